@@ -1,0 +1,1 @@
+"""The rules: pure functions from (state, command, context) to a decision. No clock, no randomness, no Kafka, no logging."""

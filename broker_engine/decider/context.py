@@ -1,0 +1,49 @@
+"""What a decision may know beside state and command: looked up by the shell, so that deciding stays a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from broker_engine.model.definitions import TaskDef, WorkflowDef
+from broker_engine.topics import DEFAULT_DOMAIN, MAX_PAYLOAD_BYTES
+
+#: Remembered commands per workflow; beyond it new ones get 429 (none is evicted).
+MAX_REMEMBERED = 64
+
+
+class Definitions(Protocol):
+    """The registered definitions as of this batch."""
+
+    def task_def(self, name: str) -> TaskDef | None: ...
+
+    def workflow_def(self, name: str, version: int | None) -> WorkflowDef | None:
+        """The snapshot (task definitions embedded) of a version, the newest when None."""
+
+    def workflow_versions(self, name: str) -> tuple[int, ...]: ...
+
+
+class Queues(Protocol):
+    """Which queues' topics are known to exist."""
+
+    def exists(self, domain: str, task_type: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The surroundings of a decision.
+
+    ``now_ms`` is log time: the largest LogAppendTime read from the partition, never a clock.
+    """
+
+    now_ms: int
+    #: ``topic/partition/offset`` of the command.
+    position: str
+    definitions: Definitions
+    queues: Queues
+    #: The run under which this workflow id was used before it was retired, if its idempotency record still stands.
+    retired_run: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES
+    default_domain: str = DEFAULT_DOMAIN

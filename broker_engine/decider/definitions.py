@@ -1,0 +1,400 @@
+"""Reading and checking definitions: every violation at once, each with its path, message and value.
+
+``TASK_DEF_FIELDS`` and ``WORKFLOW_TASK_FIELDS`` and ``WORKFLOW_DEF_FIELDS`` are the whole contract: one entry per JSON
+field with its type, bounds and where it lives in the model. Rules are Conductor's (constraints/TaskTimeoutConstraint and
+the bean validations) with the decisions D18, D21 and D31.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Generic, TypeVar
+
+import orjson
+
+from broker_engine.decider.expressions import compile_path, parse, references
+from broker_engine.errors import BadRequest, Violation
+from broker_engine.model.definitions import Json, RetryLogic, TaskDef, TimeoutPolicy, WorkflowDef, WorkflowTask
+
+T = TypeVar("T")
+
+#: D21: one guide says at most 10 retries; more is allowed with a warning, up to where it can only be a mistake.
+USUAL_RETRIES = 10
+MAX_RETRIES = 10_000
+MAX_SECONDS = 2**31 - 1
+#: Bounds a workflow's records: one task-state per task, and the snapshot must fit into one record.
+MAX_TASKS = 1_000
+SUPPORTED_TYPES = ("SIMPLE",)
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed(Generic[T]):
+    """A checked definition, or the reasons why there is none; warnings either way."""
+
+    value: T | None
+    violations: tuple[Violation, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def unwrap(self) -> T:
+        """The definition.
+
+        Raises:
+            BadRequest: with every violation.
+        """
+        if self.value is None:
+            raise BadRequest(violations=self.violations)
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """The contract of one JSON field. ``attribute`` None: kept in the document, no meaning here (yet)."""
+
+    kind: str
+    attribute: str | None = None
+    minimum: int | None = None
+    maximum: int = MAX_SECONDS
+    choices: type[StrEnum] | None = None
+    is_required: bool = False
+
+
+def _number(attribute: str | None = None, minimum: int | None = 0, maximum: int = MAX_SECONDS) -> Rule:
+    return Rule(kind="integer", attribute=attribute, minimum=minimum, maximum=maximum)
+
+
+_TEXT = Rule(kind="text")
+_TEXTS = Rule(kind="texts")
+_OBJECT = Rule(kind="object")
+_FLAG = Rule(kind="boolean")
+#: Audit fields that servers set; accepted and overwritten.
+_AUDIT = {
+    "createTime": _number(maximum=2**63),
+    "updateTime": _number(maximum=2**63),
+    "createdBy": _TEXT,
+    "updatedBy": _TEXT,
+    "ownerApp": _TEXT,
+    "accessPolicy": _OBJECT,
+}
+
+TASK_DEF_FIELDS: Mapping[str, Rule] = {
+    "name": Rule(kind="text", attribute="name", is_required=True),
+    "description": Rule(kind="text", attribute="description"),
+    "retryCount": _number("retry_count", maximum=MAX_RETRIES),
+    "retryLogic": Rule(kind="choice", attribute="retry_logic", choices=RetryLogic),
+    "retryDelaySeconds": _number("retry_delay_seconds"),
+    "backoffScaleFactor": _number("backoff_scale_factor", minimum=1),
+    "maxRetryDelaySeconds": _number("max_retry_delay_seconds"),
+    "backoffJitterMs": _number("backoff_jitter_ms"),
+    "timeoutSeconds": _number("timeout_seconds"),
+    "responseTimeoutSeconds": _number("response_timeout_seconds", minimum=1),
+    "pollTimeoutSeconds": _number("poll_timeout_seconds"),
+    "totalTimeoutSeconds": _number("total_timeout_seconds"),
+    "timeoutPolicy": Rule(kind="choice", attribute="timeout_policy", choices=TimeoutPolicy),
+    "concurrentExecLimit": _number("concurrent_exec_limit", minimum=None),
+    "rateLimitPerFrequency": _number("rate_limit_per_frequency", minimum=None),
+    "rateLimitFrequencyInSeconds": _number("rate_limit_frequency_in_seconds", minimum=None),
+    "inputKeys": Rule(kind="texts", attribute="input_keys"),
+    "outputKeys": Rule(kind="texts", attribute="output_keys"),
+    "inputTemplate": Rule(kind="object", attribute="input_template"),
+    "ownerEmail": Rule(kind="text", attribute="owner_email"),
+    "isolationGroupId": Rule(kind="text", attribute="isolation_group_id"),
+    "executionNameSpace": Rule(kind="text", attribute="execution_name_space"),
+    "runtimeMetadata": _TEXTS,
+    "inputSchema": _OBJECT,
+    "outputSchema": _OBJECT,
+    "enforceSchema": _FLAG,
+    "baseType": _TEXT,
+    "taskStatusListenerEnabled": _FLAG,
+    **_AUDIT,
+}
+
+WORKFLOW_TASK_FIELDS: Mapping[str, Rule] = {
+    "name": Rule(kind="text", attribute="name", is_required=True),
+    "taskReferenceName": Rule(kind="text", attribute="reference", is_required=True),
+    "type": Rule(kind="text", attribute="type"),
+    "description": _TEXT,
+    "inputParameters": Rule(kind="template", attribute="input_parameters"),
+    "optional": Rule(kind="boolean", attribute="optional"),
+    "permissive": Rule(kind="boolean", attribute="permissive"),
+    "startDelay": _number("start_delay_seconds"),
+    "retryCount": _number("retry_count", maximum=MAX_RETRIES),
+    "taskDefinition": _OBJECT,
+    "metadata": _OBJECT,
+}
+
+WORKFLOW_DEF_FIELDS: Mapping[str, Rule] = {
+    "name": Rule(kind="text", attribute="name", is_required=True),
+    "version": _number("version", minimum=1),
+    "description": _TEXT,
+    "tasks": Rule(kind="list", is_required=True),
+    "inputParameters": _TEXTS,
+    "outputParameters": Rule(kind="object", attribute="output_parameters"),
+    "inputTemplate": Rule(kind="object", attribute="input_template"),
+    "variables": Rule(kind="object", attribute="variables"),
+    "schemaVersion": _number(minimum=2, maximum=2),
+    "restartable": _FLAG,
+    "ownerEmail": _TEXT,
+    "timeoutPolicy": Rule(kind="choice", attribute="timeout_policy", choices=TimeoutPolicy),
+    "timeoutSeconds": _number("timeout_seconds"),
+    "workflowStatusListenerEnabled": _FLAG,
+    "metadata": _OBJECT,
+    "enforceSchema": _FLAG,
+    **_AUDIT,
+}
+
+_KINDS: Mapping[str, tuple[Callable[[Json], bool], str]] = {
+    "text": (lambda v: isinstance(v, str), "must be a text"),
+    "integer": (lambda v: isinstance(v, int) and not isinstance(v, bool), "must be a whole number"),
+    "boolean": (lambda v: isinstance(v, bool), "must be true or false"),
+    "object": (lambda v: isinstance(v, Mapping), "must be an object"),
+    "list": (lambda v: isinstance(v, list), "must be a list"),
+    "template": (
+        lambda v: isinstance(v, Mapping) or (isinstance(v, str) and v.startswith("${")),
+        "must be an object, or one ${...} that gives one",
+    ),
+    "texts": (lambda v: isinstance(v, list) and all(isinstance(t, str) for t in v), "must be a list of texts"),
+    "choice": (lambda v: isinstance(v, str), "must be a text"),
+}
+
+
+def _read_fields(
+    document: Mapping[str, Json], rules: Mapping[str, Rule], path: str, violations: list[Violation], warnings: list[str]
+) -> dict[str, Json]:
+    """Check a JSON object against its rules; returns the attributes that may be passed to the model. null = absent."""
+    attributes: dict[str, Json] = {}
+    for name in document:
+        if name not in rules:
+            warnings.append(f"{path}{name}: unknown field, kept but without effect")
+    for name, rule in rules.items():
+        value = document.get(name)
+        if value is None:
+            if rule.is_required:
+                violations.append(Violation(path=path + name, message="is required", invalid_value=value))
+            continue
+        problem = _problem(value, rule)
+        if problem is not None:
+            violations.append(Violation(path=path + name, message=problem, invalid_value=value))
+        elif rule.attribute is not None:
+            attributes[rule.attribute] = _coerce(value, rule)
+    return attributes
+
+
+def _problem(value: Json, rule: Rule) -> str | None:
+    is_kind, message = _KINDS[rule.kind]
+    if not is_kind(value):
+        return message
+    if rule.kind == "integer":
+        if rule.minimum is not None and value < rule.minimum:
+            return f"must be at least {rule.minimum}"
+        if value > rule.maximum:
+            return f"must be at most {rule.maximum}"
+    if rule.choices is not None and value not in tuple(rule.choices):
+        return f"must be one of {', '.join(rule.choices)}"
+    if rule.is_required and rule.kind == "text" and not value.strip():
+        return "must not be empty"
+    return None
+
+
+def _coerce(value: Json, rule: Rule) -> Json:
+    if rule.choices is not None:
+        return rule.choices(value)
+    return tuple(value) if rule.kind == "texts" else value
+
+
+def parse_json(data: bytes, *, what: str) -> Mapping[str, Json]:
+    """A JSON object from bytes.
+
+    Raises:
+        BadRequest: not JSON, or not an object.
+    """
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"{what} is not valid JSON: {error}") from error
+    if not isinstance(document, Mapping):
+        raise BadRequest(f"{what} must be a JSON object, not {type(document).__name__}")
+    return document
+
+
+def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[TaskDef]:
+    """Check a task definition and read it."""
+    violations: list[Violation] = []
+    warnings: list[str] = []
+    attributes = _read_fields(document, TASK_DEF_FIELDS, path, violations, warnings)
+    name = attributes.get("name", "?")
+    timeout = attributes.get("timeout_seconds", 0)
+    response = attributes.get("response_timeout_seconds", TaskDef.response_timeout_seconds)
+    response = response if isinstance(response, int) else 3600
+    total = attributes.get("total_timeout_seconds", 0)
+    if timeout > 0 and response > timeout:
+        violations.append(
+            Violation(
+                path=f"{path}responseTimeoutSeconds",
+                message=f"of task {name} must be at most timeoutSeconds ({timeout}): lower it or raise timeoutSeconds",
+                invalid_value=response,
+            )
+        )
+    if timeout > 0 and total > 0 and timeout > total:
+        violations.append(
+            Violation(
+                path=f"{path}timeoutSeconds",
+                message=f"of task {name} must be at most totalTimeoutSeconds ({total})",
+                invalid_value=timeout,
+            )
+        )
+    email = attributes.get("owner_email")
+    if email is not None and not _EMAIL.fullmatch(email):
+        violations.append(
+            Violation(path=f"{path}ownerEmail", message="must be an e-mail address", invalid_value=email)
+        )
+    if email is None:
+        warnings.append(f"{path}ownerEmail: not set; nobody can be asked about {name}")
+    if attributes.get("retry_count", 0) > USUAL_RETRIES:
+        warnings.append(f"{path}retryCount: more than {USUAL_RETRIES} retries is unusual")
+    if violations:
+        return Parsed(value=None, violations=tuple(violations), warnings=tuple(warnings))
+    return Parsed(value=TaskDef(**attributes, document=document), warnings=tuple(warnings))
+
+
+def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
+    """Check a workflow definition and read it.
+
+    A task without ``taskDefinition`` gets one with all defaults (Conductor's ad-hoc definition); ``snapshot`` embeds the
+    registered ones first.
+    """
+    violations: list[Violation] = []
+    warnings: list[str] = []
+    attributes = _read_fields(document, WORKFLOW_DEF_FIELDS, "", violations, warnings)
+    listed = document.get("tasks")
+    tasks = listed if isinstance(listed, list) else []
+    if isinstance(listed, list) and not 1 <= len(listed) <= MAX_TASKS:
+        violations.append(
+            Violation(path="tasks", message=f"must hold 1 to {MAX_TASKS} tasks", invalid_value=len(listed))
+        )
+    steps = [_parse_step(task, f"tasks[{i}].", violations, warnings) for i, task in enumerate(tasks[:MAX_TASKS])]
+    names = [task.get("taskReferenceName") if isinstance(task, Mapping) else None for task in tasks]
+    violations += _reference_violations(tasks, names)
+    violations += _expression_violations(document.get("outputParameters") or {}, "outputParameters", names)
+    good = tuple(step for step in steps if step is not None)
+    if violations or len(good) != len(tasks):
+        return Parsed(value=None, violations=tuple(violations), warnings=tuple(warnings))
+    definition = WorkflowDef(
+        **attributes, tasks=good, index={step.reference: i for i, step in enumerate(good)}, document=document
+    )
+    return Parsed(value=definition, warnings=tuple(warnings))
+
+
+def _parse_step(
+    document: Json, path: str, violations: list[Violation], warnings: list[str]
+) -> WorkflowTask | None:
+    if not isinstance(document, Mapping):
+        violations.append(Violation(path=path.rstrip("."), message="must be an object", invalid_value=document))
+        return None
+    before = len(violations)
+    attributes = _read_fields(document, WORKFLOW_TASK_FIELDS, path, violations, warnings)
+    if attributes.get("type", "SIMPLE") not in SUPPORTED_TYPES:
+        violations.append(
+            Violation(
+                path=f"{path}type",
+                message=f"is not a task type of this release; supported: {', '.join(SUPPORTED_TYPES)}",
+                invalid_value=attributes["type"],
+            )
+        )
+    embedded = document.get("taskDefinition")
+    definition = TaskDef(name=str(attributes.get("name", "")))
+    if isinstance(embedded, Mapping):
+        parsed = parse_task_def({"name": attributes.get("name"), **embedded}, path=f"{path}taskDefinition.")
+        violations.extend(parsed.violations)
+        definition = parsed.value or definition
+    if len(violations) > before:
+        return None
+    return WorkflowTask(**attributes, definition=definition)
+
+
+def _reference_violations(tasks: Iterable[Json], names: list[Json]) -> list[Violation]:
+    violations = []
+    seen: set[Json] = set()
+    for i, (task, name) in enumerate(zip(tasks, names, strict=True)):
+        path = f"tasks[{i}]"
+        if isinstance(name, str) and name in seen:
+            violations.append(
+                Violation(path=f"{path}.taskReferenceName", message="is used twice", invalid_value=name)
+            )
+        if name == "workflow":
+            violations.append(
+                Violation(path=f"{path}.taskReferenceName", message="is a reserved name", invalid_value=name)
+            )
+        if isinstance(name, str):
+            seen.add(name)
+        if isinstance(task, Mapping):
+            violations += _expression_violations(task.get("inputParameters") or {}, f"{path}.inputParameters", names)
+    return violations
+
+
+def _expression_violations(template: Json, path: str, names: list[Json]) -> list[Violation]:
+    found = [
+        Violation(
+            path=path,
+            message="names a task that this workflow does not have; known: " + ", ".join(["workflow", *map(str, names)]),
+            invalid_value=name,
+        )
+        for name in sorted(references(template))
+        if name not in names and name != "workflow"
+    ]
+    return found + [
+        Violation(path=path, message=f"is not a JSONPath: {error}", invalid_value=text)
+        for text, error in _bad_paths(template)
+    ]
+
+
+def _bad_paths(template: Json) -> list[tuple[str, str]]:
+    if isinstance(template, Mapping):
+        return [bad for value in template.values() for bad in _bad_paths(value)]
+    if isinstance(template, list):
+        return [bad for value in template for bad in _bad_paths(value)]
+    if not isinstance(template, str):
+        return []
+    bad = []
+    for part in parse(template):
+        if isinstance(part, str) or len(part.parts) != 1 or not isinstance(part.parts[0], str):
+            continue
+        try:
+            compile_path(part.parts[0].strip() or "workflow")
+        except ValueError as error:
+            bad.append((template, str(error)))
+    return bad
+
+
+def snapshot(document: Mapping[str, Json], registered: Callable[[str], TaskDef | None]) -> WorkflowDef:
+    """The definition as a workflow keeps it: task definitions embedded, named by content hash.
+
+    An inline ``taskDefinition`` wins over the registered one.
+    """
+    tasks = []
+    for task in document["tasks"]:
+        known = registered(task["name"])
+        is_embedded = task.get("taskDefinition") is not None or known is None
+        tasks.append(task if is_embedded else {**task, "taskDefinition": dict(known.document)})
+    return from_snapshot({**document, "tasks": tasks})
+
+
+def from_snapshot(document: Mapping[str, Json]) -> WorkflowDef:
+    """Read a stored snapshot back."""
+    data = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    definition = parse_workflow_def(document).unwrap()
+    return replace(definition, content_hash=blake2b(data, digest_size=16).hexdigest())
+
+
+def single_task_workflow(task_type: str) -> Mapping[str, Json]:
+    """The definition of a task that is submitted alone: one step that takes the whole input."""
+    return {
+        "name": task_type,
+        "tasks": [
+            {"name": task_type, "taskReferenceName": task_type, "inputParameters": "${workflow.input}"}
+        ],
+    }

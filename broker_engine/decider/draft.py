@@ -1,0 +1,166 @@
+"""The decision while it is being made: the execution so far, and everything that is to be written.
+
+A draft lives inside one call of ``decide`` and never leaves it. ``move`` is the only way a task changes its phase: it
+checks the table of moves, sets the clocks and tells the event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from broker_engine.decider.context import Context
+from broker_engine.decider.deadlines import next_deadline
+from broker_engine.decider.moves import MOVES, Cause
+from broker_engine.errors import InvariantViolation
+from broker_engine.model.commands import AnyCommand
+from broker_engine.model.decision import Answer, Decision, Output, Transition
+from broker_engine.model.definitions import WorkflowTask
+from broker_engine.model.state import Execution, RememberedCommand, TaskState, WorkflowState
+from broker_engine.model.status import STATUSES_OF, TERMINAL_PHASES, Phase, ReasonCode, TaskStatus, WorkflowStatus
+
+#: Conductor cuts reasons at 500 characters.
+MAX_REASON = 500
+
+
+class Draft:
+    """The changes of one decision. ``execution`` is always complete and consistent."""
+
+    def __init__(self, execution: Execution, command: AnyCommand, context: Context) -> None:
+        self.execution = execution
+        self.command = command
+        self.context = context
+        self.outputs: list[Output] = []
+        self._before = execution.workflow
+        self._tasks: list[TaskState] = []
+        self._transitions: list[Transition] = []
+
+    @property
+    def now_ms(self) -> int:
+        return self.context.now_ms
+
+    @property
+    def workflow(self) -> WorkflowState:
+        return self.execution.workflow
+
+    def step(self, task: TaskState) -> WorkflowTask:
+        return self.execution.definition.task(task.reference)
+
+    def appear(self, task: TaskState, code: ReasonCode, reason: str | None = None) -> TaskState:
+        """Add a new attempt."""
+        self._check(None, Cause.APPEARS, task)
+        return self._put(None, task, code, reason)
+
+    def move(
+        self,
+        task: TaskState,
+        cause: Cause,
+        phase: Phase,
+        code: ReasonCode,
+        *,
+        status: TaskStatus | None = None,
+        reason: str | None = None,
+        **changes: Any,  # noqa: ANN401 - checked by TaskState's constructor
+    ) -> TaskState:
+        """Change a task; ``status`` is needed only where its phase allows two."""
+        ended = phase in TERMINAL_PHASES
+        moved = replace(
+            task,
+            phase=phase,
+            status=status or STATUSES_OF[phase][0],
+            updated_at_ms=self.now_ms,
+            ended_at_ms=self.now_ms if ended else None,
+            reason_code=code,
+            reason=reason[:MAX_REASON] if reason else (task.reason if not ended else None),
+            **changes,
+        )
+        self._check(task.phase, cause, moved)
+        return self._put(task.phase, moved, code, reason)
+
+    def mark_retried(self, task: TaskState) -> TaskState:
+        """Note on an ended attempt that a newer one exists. No transition: its phase and status stay."""
+        marked = replace(task, is_retried=True)
+        self.execution = self.execution.with_task(marked)
+        self._tasks[-1] = marked
+        return marked
+
+    def set_aside(self, task: TaskState) -> None:
+        """Store a detail of a task that is no transition."""
+        self.execution = self.execution.with_task(task)
+        self._tasks.append(task)
+
+    def alert(self, task: TaskState, alerted: str, reason: str) -> None:
+        """Note a clock that ran out under ALERT_ONLY. The task's own clocks go on: nothing else changes."""
+        noted = replace(task, alerted=alerted)
+        self._check(task.phase, Cause.ALERTED, noted)
+        self._put(task.phase, noted, ReasonCode.TIMEOUT_ALERT, reason)
+
+    def change_workflow(self, **changes: Any) -> None:  # noqa: ANN401 - checked by WorkflowState's constructor
+        self.execution = replace(
+            self.execution, workflow=replace(self.workflow, updated_at_ms=self.now_ms, **changes)
+        )
+
+    def tell_workflow(self, status: WorkflowStatus, code: ReasonCode, reason: str | None = None) -> None:
+        """Tell an event about the workflow itself."""
+        self._transitions.append(Transition(status=status, reason_code=code, reason=reason))
+
+    def answer(self, status: int, message: str = "") -> None:
+        """Answer the command and remember the answer until the command expires."""
+        command = self.command
+        if command.command_id is None:
+            return
+        if command.expires_at_ms > self.now_ms:
+            kept = tuple(entry for entry in self.workflow.remembered if entry.expires_at_ms > self.now_ms)
+            entry = RememberedCommand(
+                command_id=command.command_id, expires_at_ms=command.expires_at_ms, status=status, message=message
+            )
+            self.change_workflow(remembered=(*kept, entry))
+        if command.reply_to is not None:
+            self.outputs.append(reply(command, status, message))
+
+    def decision(self, *, ignored: str | None = None) -> Decision:
+        return Decision(
+            execution=self.execution,
+            workflow_changed=self.workflow is not self._before,
+            changed_tasks=tuple(self._tasks),
+            transitions=tuple(self._transitions),
+            outputs=tuple(self.outputs),
+            ignored=ignored,
+        )
+
+    def _check(self, source: Phase | None, cause: Cause, task: TaskState) -> None:
+        if task.phase not in MOVES.get((source, cause), ()) or task.status not in STATUSES_OF[task.phase]:
+            raise InvariantViolation(
+                f"task {task.task_id} may not go from {source} to {task.phase} ({task.status}) because it {cause}"
+            )
+
+    def _put(self, source: Phase | None, task: TaskState, code: ReasonCode, reason: str | None) -> TaskState:
+        deadline = next_deadline(task, self.step(task).definition)
+        task = replace(
+            task,
+            next_deadline=deadline.kind.value if deadline else None,
+            next_deadline_at_ms=deadline.at_ms if deadline else None,
+        )
+        self.execution = self.execution.with_task(task)
+        self._tasks.append(task)
+        self._transitions.append(
+            Transition(
+                task_id=task.task_id,
+                reference=task.reference,
+                attempt=task.attempt,
+                from_phase=source,
+                to_phase=task.phase,
+                status=task.status,
+                reason_code=code,
+                reason=reason,
+            )
+        )
+        return task
+
+
+def reply(command: AnyCommand, status: int, message: str) -> Answer:
+    """The answer to a client command that asked for one."""
+    assert command.reply_to is not None
+    return Answer(
+        reply_to=command.reply_to, command_id=command.command_id or "", status=status, message=message
+    )

@@ -1,0 +1,398 @@
+"""How a workflow moves on: tasks are scheduled, handed out, ended and retried, and the workflow ends.
+
+Everything works on a Draft. The callers in ``decide.py`` have checked that the command is about the present.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
+from broker_engine.decider.documents import task_input, workflow_output
+from broker_engine.decider.draft import MAX_REASON, Draft
+from broker_engine.decider.identity import task_id as derive_task_id
+from broker_engine.decider.moves import Cause
+from broker_engine.decider.retries import retry_delay_ms
+from broker_engine.model.commands import TaskReported
+from broker_engine.model.decision import Delay, Schedule
+from broker_engine.model.definitions import TaskDef, TimeoutPolicy, WorkflowTask
+from broker_engine.model.state import TaskState
+from broker_engine.model.status import (
+    FACTS,
+    STATUSES_OF,
+    TERMINAL_PHASES,
+    Phase,
+    ReasonCode,
+    ReportStatus,
+    TaskStatus,
+    WaitingFor,
+    WorkflowStatus,
+)
+
+
+class Ending(NamedTuple):
+    """How a report or time-out ends an attempt."""
+
+    cause: Cause
+    phase: Phase
+    status: TaskStatus
+    code: ReasonCode
+
+
+ENDINGS: Mapping[ReportStatus, Ending] = {
+    ReportStatus.COMPLETED: Ending(
+        Cause.COMPLETED, Phase.SUCCEEDED, TaskStatus.COMPLETED, ReasonCode.WORKER_REPORTED
+    ),
+    ReportStatus.FAILED: Ending(Cause.FAILED, Phase.FAILED, TaskStatus.FAILED, ReasonCode.RETRYABLE_ERROR),
+    ReportStatus.FAILED_WITH_TERMINAL_ERROR: Ending(
+        Cause.FAILED_TERMINALLY, Phase.FAILED, TaskStatus.FAILED_WITH_TERMINAL_ERROR, ReasonCode.TERMINAL_ERROR
+    ),
+    ReportStatus.CANCELED: Ending(
+        Cause.CANCELED_BY_WORKER, Phase.CANCELED, TaskStatus.CANCELED, ReasonCode.WORKER_REPORTED
+    ),
+}
+
+#: How a workflow ends whose task ended so for good (Conductor's DeciderService.retry).
+WORKFLOW_ENDS: Mapping[TaskStatus, WorkflowStatus] = {
+    TaskStatus.FAILED: WorkflowStatus.FAILED,
+    TaskStatus.FAILED_WITH_TERMINAL_ERROR: WorkflowStatus.FAILED,
+    TaskStatus.TIMED_OUT: WorkflowStatus.TIMED_OUT,
+    TaskStatus.CANCELED: WorkflowStatus.TERMINATED,
+}
+
+
+def schedule(draft: Draft, step: WorkflowTask, code: ReasonCode) -> None:
+    """Make the first attempt of a step."""
+    workflow = draft.workflow
+    task_id = derive_task_id(
+        workflow_id=workflow.workflow_id, incarnation=workflow.incarnation, run=workflow.run, reference=step.reference
+    )
+    task = TaskState(
+        phase=Phase.CREATED if step.start_delay_seconds else Phase.QUEUED,
+        status=TaskStatus.SCHEDULED,
+        task_id=task_id,
+        workflow_id=workflow.workflow_id,
+        workflow_name=workflow.name,
+        run=workflow.run,
+        reference=step.reference,
+        task_type=step.name,
+        domain=draft.context.default_domain,
+        seq=draft.execution.last_seq + 1,
+        priority=workflow.priority,
+        input=task_input(draft.execution, step, task_id, draft.context.environment),
+        first_scheduled_at_ms=draft.now_ms,
+        scheduled_at_ms=draft.now_ms,
+        updated_at_ms=draft.now_ms,
+        reason_code=code,
+    )
+    _add(draft, task, code, delay_ms=step.start_delay_seconds * 1_000)
+
+
+def _add(draft: Draft, task: TaskState, code: ReasonCode, *, delay_ms: int, reason: str | None = None) -> None:
+    """Add an attempt that is handed out now or after its delay."""
+    if len(task.input) > draft.context.max_payload_bytes:
+        _refuse_input(draft, task, draft.step(task))
+        return
+    if delay_ms <= 0:
+        draft.appear(_on_queue(draft, task), code, reason)
+        _put_on_queue(draft, task.reference)
+        return
+    due_at_ms = draft.now_ms + delay_ms
+    draft.appear(replace(task, due_at_ms=due_at_ms, waiting_for=WaitingFor.DELAY), code, reason)
+    draft.outputs.append(
+        Delay(reference=task.reference, task_id=task.task_id, hand_out=task.hand_out, due_at_ms=due_at_ms)
+    )
+
+
+def _on_queue(draft: Draft, task: TaskState) -> TaskState:
+    """The task with its next hand-out; it waits for its topic when that is not known to exist (a record sent to a
+    missing topic would stall the transaction for 15 s and abort it)."""
+    if not draft.context.queues.exists(task.domain, task.task_type):
+        return replace(task, waiting_for=WaitingFor.TOPIC)
+    return replace(
+        task, waiting_for=WaitingFor.WORKER, hand_out=task.hand_out + 1, handed_out_at_ms=draft.now_ms
+    )
+
+
+def _put_on_queue(draft: Draft, reference: str) -> None:
+    task = draft.execution.tasks[reference]
+    if task.waiting_for is not WaitingFor.WORKER:
+        return
+    definition = draft.step(task).definition
+    draft.outputs.append(
+        Schedule(
+            task=task,
+            response_timeout_ms=definition.response_timeout_seconds * 1_000,
+            timeout_ms=definition.timeout_seconds * 1_000,
+        )
+    )
+
+
+def hand_out(draft: Draft, task: TaskState, cause: Cause, code: ReasonCode) -> None:
+    """Put a waiting task on its queue under the next hand-out number; an earlier one is void from now on."""
+    ready = _on_queue(draft, task)
+    draft.move(
+        task,
+        cause,
+        Phase.QUEUED,
+        code,
+        waiting_for=ready.waiting_for,
+        hand_out=ready.hand_out,
+        handed_out_at_ms=ready.handed_out_at_ms,
+        due_at_ms=None,
+        delay_returned=False,
+    )
+    _put_on_queue(draft, task.reference)
+
+
+def expect_delay(draft: Draft, task: TaskState) -> None:
+    """The delay record came back a moment early: wait for the rest by deadline."""
+    definition = draft.step(task).definition
+    returned = replace(task, delay_returned=True)
+    deadline = next_deadline(returned, definition)
+    draft.set_aside(replace(returned, next_deadline_at_ms=deadline.at_ms if deadline else None))
+
+
+def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
+    """End the attempt as its worker (or an operator) says."""
+    ending, output, reason = ENDINGS[report.status], report.output, report.reason
+    if output is not None and len(output) > draft.context.max_payload_bytes:
+        ending = ENDINGS[ReportStatus.FAILED_WITH_TERMINAL_ERROR]._replace(code=ReasonCode.PAYLOAD_TOO_LARGE)
+        if report.status is ReportStatus.COMPLETED:
+            ending = ending._replace(cause=Cause.COMPLETED)
+        reason = f"the output has {len(output)} bytes, the limit is {draft.context.max_payload_bytes}"
+        output = None
+    changes = {
+        "output": output,
+        "sequence": report.sequence,
+        "worker_id": report.worker_id or task.worker_id,
+        "error_code": report.error_code,
+        "waiting_for": None,
+    }
+    if ending.status is TaskStatus.COMPLETED:
+        done = draft.move(task, ending.cause, ending.phase, ending.code, reason=reason, **changes)
+        _go_on(draft, done)
+    else:
+        _fail(draft, task, ending, reason, changes)
+
+
+def time_out(draft: Draft, task: TaskState, kind: DeadlineKind) -> None:
+    """A clock of a live task ran out. The response time-out always retries; the others follow ``timeoutPolicy``."""
+    definition = draft.step(task).definition
+    policy = TimeoutPolicy.RETRY if kind is DeadlineKind.RESPONSE else definition.timeout_policy
+    reason = _timeout_reason(kind, definition)
+    if policy is TimeoutPolicy.ALERT_ONLY:
+        alerted = ",".join(filter(None, (task.alerted, kind.value)))
+        draft.alert(task, alerted, reason)
+        return
+    ending = Ending(Cause.TIMED_OUT, Phase.TIMED_OUT, TaskStatus.TIMED_OUT, TIMEOUT_CODES[kind])
+    may_retry = policy is TimeoutPolicy.RETRY and kind is not DeadlineKind.TOTAL
+    _fail(draft, task, ending, reason, {"waiting_for": None}, may_retry=may_retry)
+
+
+def _timeout_reason(kind: DeadlineKind, definition: TaskDef) -> str:
+    seconds = {
+        DeadlineKind.TOTAL: definition.total_timeout_seconds,
+        DeadlineKind.TASK: definition.timeout_seconds,
+        DeadlineKind.POLL: definition.poll_timeout_seconds,
+        DeadlineKind.RESPONSE: definition.response_timeout_seconds,
+    }[kind]
+    what = {
+        DeadlineKind.TOTAL: "all attempts together took longer than totalTimeoutSeconds",
+        DeadlineKind.TASK: "the attempt took longer than timeoutSeconds",
+        DeadlineKind.POLL: "no worker took the task within pollTimeoutSeconds",
+        DeadlineKind.RESPONSE: "the worker gave no sign of life within responseTimeoutSeconds",
+    }[kind]
+    return f"{what} ({seconds} s)"
+
+
+def _fail(
+    draft: Draft,
+    task: TaskState,
+    ending: Ending,
+    reason: str | None,
+    changes: Mapping[str, object],
+    *,
+    may_retry: bool = True,
+) -> None:
+    """End an attempt that did not succeed: retry it, count it as done (optional), or end the workflow."""
+    step = draft.step(task)
+    retry = _next_attempt(draft, task, step) if may_retry and FACTS[ending.status].is_retriable else None
+    over_budget = retry is not None and _misses_budget(draft, task, step.definition, retry.delay_ms)
+    if retry is not None and not over_budget:
+        ended = draft.move(
+            task, ending.cause, ending.phase, ending.code, status=ending.status, reason=reason, **changes
+        )
+        draft.mark_retried(ended)
+        _add(draft, retry.task, ReasonCode.RETRYABLE_ERROR, delay_ms=retry.delay_ms, reason=reason)
+        return
+    code = ReasonCode.TOTAL_TIMEOUT if over_budget else ending.code
+    if step.optional:
+        done = draft.move(
+            task,
+            ending.cause,
+            Phase.SUCCEEDED,
+            ReasonCode.OPTIONAL_FAILED if code is ending.code else code,
+            status=TaskStatus.COMPLETED_WITH_ERRORS,
+            reason=reason or f"the optional task ended {ending.status}",
+            **changes,
+        )
+        _go_on(draft, done)
+        return
+    ended = draft.move(task, ending.cause, ending.phase, code, status=ending.status, reason=reason, **changes)
+    if step.permissive:
+        _go_on(draft, ended)
+        return
+    _end_by_failure(draft, ended, code)
+
+
+class _Retry(NamedTuple):
+    task: TaskState
+    delay_ms: int
+
+
+def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry | None:
+    """The attempt after a failed one, None when none is left. A new record with a new id; the failed one stays."""
+    if task.attempt >= step.retry_limit:
+        return None
+    workflow, attempt = draft.workflow, task.attempt + 1
+    task_id = derive_task_id(
+        workflow_id=workflow.workflow_id,
+        incarnation=workflow.incarnation,
+        run=workflow.run,
+        reference=task.reference,
+        iteration=task.iteration,
+        attempt=attempt,
+    )
+    delay_ms = retry_delay_ms(step.definition, task.attempt, task_id)
+    again = TaskState(
+        phase=Phase.RETRY_WAIT if delay_ms else Phase.QUEUED,
+        status=TaskStatus.SCHEDULED,
+        task_id=task_id,
+        workflow_id=task.workflow_id,
+        workflow_name=task.workflow_name,
+        run=task.run,
+        reference=task.reference,
+        task_type=task.task_type,
+        domain=task.domain,
+        seq=draft.execution.last_seq + 1,
+        iteration=task.iteration,
+        attempt=attempt,
+        priority=task.priority,
+        input=task_input(draft.execution, step, task_id, draft.context.environment, earlier=task.input),
+        retry_delay_ms=delay_ms,
+        first_scheduled_at_ms=task.first_scheduled_at_ms,
+        scheduled_at_ms=draft.now_ms,
+        updated_at_ms=draft.now_ms,
+        reason=task.reason,
+        retried_task_id=task.task_id,
+    )
+    return _Retry(again, delay_ms)
+
+
+def _misses_budget(draft: Draft, task: TaskState, definition: TaskDef, delay_ms: int) -> bool:
+    """Whether a retry would start after ``totalTimeoutSeconds`` (D7): it is not scheduled then."""
+    budget_ms = definition.total_timeout_seconds * 1_000
+    return budget_ms > 0 and draft.now_ms + delay_ms >= task.first_scheduled_at_ms + budget_ms
+
+
+def _refuse_input(draft: Draft, task: TaskState, step: WorkflowTask) -> None:
+    """A new task whose resolved input is over the limit ends as it appears."""
+    reason = f"the resolved input has {len(task.input)} bytes, the limit is {draft.context.max_payload_bytes}"
+    phase = Phase.SUCCEEDED if step.optional else Phase.FAILED
+    ended = replace(
+        task,
+        phase=phase,
+        status=TaskStatus.COMPLETED_WITH_ERRORS if step.optional else TaskStatus.FAILED_WITH_TERMINAL_ERROR,
+        input=b"{}",
+        ended_at_ms=draft.now_ms,
+        reason_code=ReasonCode.PAYLOAD_TOO_LARGE,
+        reason=reason,
+    )
+    ended = draft.appear(ended, ReasonCode.PAYLOAD_TOO_LARGE, reason)
+    if step.optional or step.permissive:
+        _go_on(draft, ended)
+    else:
+        _end_by_failure(draft, ended, ReasonCode.PAYLOAD_TOO_LARGE)
+
+
+def _go_on(draft: Draft, done: TaskState) -> None:
+    """Schedule the step after an ended one, or end the workflow after the last."""
+    definition = draft.execution.definition
+    following = definition.index[done.reference] + 1
+    if following < len(definition.tasks):
+        schedule(draft, definition.tasks[following], ReasonCode.PREVIOUS_TASK_DONE)
+        return
+    failed = [
+        task
+        for step in definition.tasks
+        if step.permissive
+        and not step.optional
+        and (task := draft.execution.tasks.get(step.reference)) is not None
+        and not FACTS[task.status].is_successful
+    ]
+    if failed:
+        reason = "; ".join(f"{task.reference} {task.status}: {task.reason or 'no reason given'}" for task in failed)
+        _end_by_failure(draft, failed[0], ReasonCode.RETRIES_EXHAUSTED, reason, WorkflowStatus.FAILED)
+    else:
+        _finish(draft, WorkflowStatus.COMPLETED, ReasonCode.ALL_TASKS_DONE, None, last=done)
+
+
+def _end_by_failure(
+    draft: Draft,
+    task: TaskState,
+    code: ReasonCode,
+    reason: str | None = None,
+    status: WorkflowStatus | None = None,
+) -> None:
+    reason = reason or task.reason or f"task {task.reference} ended {task.status}"
+    _finish(
+        draft, status or WORKFLOW_ENDS[task.status], code, reason, last=task, failed=task
+    )
+
+
+def end_workflow(draft: Draft, status: WorkflowStatus, code: ReasonCode, reason: str) -> None:
+    """End a live workflow from outside its tasks (request or time-out)."""
+    _finish(draft, status, code, reason, last=None)
+
+
+def _finish(
+    draft: Draft,
+    status: WorkflowStatus,
+    code: ReasonCode,
+    reason: str | None,
+    *,
+    last: TaskState | None,
+    failed: TaskState | None = None,
+) -> None:
+    for task in draft.execution.tasks.values():
+        if not task.is_terminal:
+            draft.move(
+                task,
+                Cause.WORKFLOW_ENDS,
+                Phase.CANCELED,
+                code if code is ReasonCode.CANCEL_REQUESTED else ReasonCode.WORKFLOW_ENDED,
+                reason=reason,
+                waiting_for=None,
+            )
+    output = workflow_output(draft.execution, last, draft.context.environment)
+    if len(output) > draft.context.max_payload_bytes:
+        reason = f"the workflow output has {len(output)} bytes, the limit is {draft.context.max_payload_bytes}"
+        output = b"{}"
+        if status is WorkflowStatus.COMPLETED:
+            status, code = WorkflowStatus.FAILED, ReasonCode.PAYLOAD_TOO_LARGE
+    draft.change_workflow(
+        status=status,
+        output=output,
+        ended_at_ms=draft.now_ms,
+        reason_code=code,
+        reason=reason[:MAX_REASON] if reason else None,
+        failed_task_id=failed.task_id if failed else None,
+        failed_reference=failed.reference if failed else None,
+    )
+    draft.tell_workflow(status, code, reason)
+
+
+assert all(ending.phase in TERMINAL_PHASES and ending.status in STATUSES_OF[ending.phase] for ending in ENDINGS.values())

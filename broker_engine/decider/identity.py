@@ -1,0 +1,32 @@
+"""Ids that are derived, never drawn: the same history gives the same ids on every machine."""
+
+from __future__ import annotations
+
+import uuid
+from hashlib import blake2b
+
+_TASKS = uuid.UUID("8f4d8f6e-0d0b-5d0a-9d8e-6b1b4c3a2f10")
+_WORKFLOWS = uuid.UUID("2c1c0a52-7f54-5d55-8f0c-1f2f6f6d7a31")
+
+
+def task_id(
+    *, workflow_id: str, incarnation: str, run: int, reference: str, iteration: int = 0, attempt: int = 0
+) -> str:
+    """The id of one attempt. ``incarnation`` tells a workflow id used again after its retention from its first use."""
+    parts = (workflow_id, incarnation, str(run), reference, str(iteration), str(attempt))
+    return str(uuid.uuid5(_TASKS, "\x1f".join(parts)))
+
+
+def workflow_id_for(name: str, idempotency_key: str) -> str:
+    """The workflow id of (definition name, idempotency key): equal starts meet in one partition (D10)."""
+    return str(uuid.uuid5(_WORKFLOWS, f"{name}\x1f{idempotency_key}"))
+
+
+def jitter_ms(task_id: str, limit_ms: int) -> int:
+    """An even spread over 0..limit_ms inclusive, fixed for each attempt.
+
+    blake2b and not ``hash()``, which is salted per process.
+    """
+    if limit_ms <= 0:
+        return 0
+    return int.from_bytes(blake2b(task_id.encode(), digest_size=8).digest()) % (limit_ms + 1)

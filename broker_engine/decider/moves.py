@@ -1,0 +1,71 @@
+"""Where a task may go, and what may send it there: one table.
+
+The table says what is legal; ``decide.py`` chooses. A move outside it is a bug of ours and quarantines the workflow.
+The state diagram in the docs is drawn from it (``python -m broker_engine.decider.moves``), and the tests visit every
+cell. Not in the table: a retry. A failed attempt never comes back to life; the next attempt is a new task that *appears*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from broker_engine.model.status import TERMINAL_PHASES, Phase
+
+
+class Cause(StrEnum):
+    """What happens to a task."""
+
+    APPEARS = "appears"
+    DELAY_OVER = "delay over"
+    HANDED_OUT_AGAIN = "handed out again"
+    STARTED = "started"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    FAILED_TERMINALLY = "failed terminally"
+    CANCELED_BY_WORKER = "canceled by worker"
+    TIMED_OUT = "timed out"
+    ALERTED = "alerted"
+    WORKFLOW_ENDS = "workflow ends"
+
+
+_WAITING = (Phase.CREATED, Phase.RETRY_WAIT)
+_LIVE = (*_WAITING, Phase.QUEUED, Phase.RUNNING)
+
+MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
+    # An input over the size limit ends a task as it appears; an optional one counts as done.
+    (None, Cause.APPEARS): frozenset(
+        {Phase.CREATED, Phase.RETRY_WAIT, Phase.QUEUED, Phase.FAILED, Phase.SUCCEEDED}
+    ),
+    **{(phase, Cause.DELAY_OVER): frozenset({Phase.QUEUED}) for phase in _WAITING},
+    (Phase.QUEUED, Cause.HANDED_OUT_AGAIN): frozenset({Phase.QUEUED}),
+    (Phase.QUEUED, Cause.STARTED): frozenset({Phase.RUNNING}),
+    # A second start of the same hand-out takes over the lease.
+    (Phase.RUNNING, Cause.STARTED): frozenset({Phase.RUNNING}),
+    # A never-started task may be finished by hand, as in Conductor. An output over the limit is a failure; a failed
+    # optional task goes straight to SUCCEEDED (D25).
+    **{(phase, Cause.COMPLETED): frozenset({Phase.SUCCEEDED, Phase.FAILED}) for phase in _LIVE},
+    **{(phase, Cause.FAILED): frozenset({Phase.FAILED, Phase.SUCCEEDED}) for phase in _LIVE},
+    **{(phase, Cause.FAILED_TERMINALLY): frozenset({Phase.FAILED, Phase.SUCCEEDED}) for phase in _LIVE},
+    **{(phase, Cause.CANCELED_BY_WORKER): frozenset({Phase.CANCELED, Phase.SUCCEEDED}) for phase in _LIVE},
+    **{(phase, Cause.TIMED_OUT): frozenset({Phase.TIMED_OUT, Phase.SUCCEEDED}) for phase in _LIVE},
+    **{(phase, Cause.ALERTED): frozenset({phase}) for phase in _LIVE},
+    **{(phase, Cause.WORKFLOW_ENDS): frozenset({Phase.CANCELED}) for phase in _LIVE},
+}
+
+
+def mermaid() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2"]
+    for (source, cause), targets in MOVES.items():
+        lines += [f"    {source or '[*]'} --> {target}: {cause}" for target in sorted(targets)]
+    lines += [f"    {phase} --> [*]" for phase in Phase if phase in TERMINAL_PHASES and _is_reached(phase)]
+    return "\n".join(lines)
+
+
+def _is_reached(phase: Phase) -> bool:
+    return any(phase in targets for targets in MOVES.values())
+
+
+if __name__ == "__main__":
+    print(mermaid())  # noqa: T201 - the docs build reads stdout

@@ -1,0 +1,137 @@
+"""Registering definitions: validated, stamped and written by one writer, the decider of ``partition_of(name)``.
+
+Task definitions are stored under their name, workflow definitions under ``name:version``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import assert_never
+
+import orjson
+
+from broker_engine.decider.context import Context
+from broker_engine.decider.definitions import parse_json, parse_task_def, parse_workflow_def
+from broker_engine.decider.draft import reply
+from broker_engine.errors import BadRequest, Conflict, NotFound, PayloadTooLarge, Violation
+from broker_engine.model.commands import (
+    DeleteTaskDef,
+    DeleteWorkflowDef,
+    PutTaskDef,
+    PutWorkflowDef,
+)
+from broker_engine.model.decision import Decision, Output, WriteDefinition
+from broker_engine.model.definitions import Json
+from broker_engine.topics import Namespace
+
+DefinitionCommand = PutTaskDef | DeleteTaskDef | PutWorkflowDef | DeleteWorkflowDef
+#: The longest queue name must fit into a topic name of any namespace of usual length.
+_LONGEST_NAMESPACE = Namespace("n" * 20)
+
+
+def decide_definition(command: DefinitionCommand, context: Context) -> Decision:
+    """Check and store (or remove) a definition, and answer."""
+    outputs: tuple[Output, ...]
+    try:
+        write, message = _written(command, context)
+        outputs, status, ignored = (write,), 200, None
+    except BadRequest as error:
+        outputs, status, message = (), error.status, _refusal(error)
+        ignored = str(error)
+    if command.reply_to is not None:
+        outputs += (reply(command, status, message),)
+    return Decision(execution=None, outputs=outputs, ignored=ignored)
+
+
+def _written(command: DefinitionCommand, context: Context) -> tuple[WriteDefinition, str]:
+    match command:
+        case PutTaskDef():
+            return _put_task_def(command, context)
+        case PutWorkflowDef():
+            return _put_workflow_def(command, context)
+        case DeleteTaskDef():
+            if context.definitions.task_def(command.key) is None:
+                raise NotFound(f"there is no task definition {command.key}")
+            return WriteDefinition(kind="task", key=command.key, document=None), command.key
+        case DeleteWorkflowDef():
+            if context.definitions.workflow_def(command.key, command.version) is None:
+                raise NotFound(f"there is no workflow definition {command.key} version {command.version}")
+            key = workflow_def_key(command.key, command.version)
+            return WriteDefinition(kind="workflow", key=key, document=None), key
+        case _:
+            assert_never(command)
+
+
+def workflow_def_key(name: str, version: int) -> str:
+    return f"{name}:{version}"
+
+
+def _put_task_def(command: PutTaskDef, context: Context) -> tuple[WriteDefinition, str]:
+    document = parse_json(command.document, what="the task definition")
+    parsed = parse_task_def(document)
+    definition = parsed.unwrap()
+    _check_key(command, definition.name)
+    _LONGEST_NAMESPACE.schedule(context.default_domain, definition.name)
+    known = context.definitions.task_def(definition.name)
+    if command.is_update and known is None:
+        raise NotFound(f"there is no task definition {definition.name}: create it first")
+    stamped = _stamp(document, known.document if known and command.is_update else None, command, context)
+    _check_size(stamped, context)
+    return WriteDefinition(kind="task", key=definition.name, document=stamped), _warnings(parsed.warnings)
+
+
+def _put_workflow_def(command: PutWorkflowDef, context: Context) -> tuple[WriteDefinition, str]:
+    document = parse_json(command.document, what="the workflow definition")
+    parsed = parse_workflow_def(document)
+    definition = parsed.unwrap()
+    _check_key(command, definition.name)
+    known = context.definitions.workflow_def(definition.name, definition.version)
+    if known is not None and not command.overwrite:
+        raise Conflict(
+            f"workflow definition {definition.name} version {definition.version} exists: "
+            f"raise the version, or overwrite it"
+        )
+    stamped = _stamp({**document, "version": definition.version}, None, command, context)
+    _check_size(stamped, context)
+    key = workflow_def_key(definition.name, definition.version)
+    return WriteDefinition(kind="workflow", key=key, document=stamped), _warnings(parsed.warnings)
+
+
+def _check_key(command: DefinitionCommand, name: str) -> None:
+    if command.key != name:
+        raise BadRequest(
+            violations=(Violation(path="name", message=f"must equal the command's key {command.key}", invalid_value=name),)
+        )
+
+
+def _check_size(document: bytes, context: Context) -> None:
+    if len(document) > context.max_payload_bytes:
+        raise PayloadTooLarge(f"the definition has {len(document)} bytes, the limit is {context.max_payload_bytes}")
+
+
+def _stamp(
+    document: Mapping[str, Json], known: Mapping[str, Json] | None, command: DefinitionCommand, context: Context
+) -> bytes:
+    """Who and when, as Conductor keeps it: a create sets ``create*``, an update keeps them and sets ``update*``."""
+    now, who = context.now_ms, command.operator
+    if known is None:
+        audit = {"createTime": now, "createdBy": who, "updateTime": None, "updatedBy": None}
+    else:
+        audit = {
+            "createTime": known.get("createTime"),
+            "createdBy": known.get("createdBy"),
+            "updateTime": now,
+            "updatedBy": who,
+        }
+    return orjson.dumps({**document, **audit})
+
+
+def _warnings(warnings: tuple[str, ...]) -> str:
+    return orjson.dumps({"warnings": list(warnings)}).decode()
+
+
+def _refusal(error: BadRequest) -> str:
+    listed = [
+        {"path": v.path, "message": v.message, "invalidValue": v.invalid_value} for v in error.violations
+    ]
+    return orjson.dumps({"message": str(error), "validationErrors": listed}).decode()

@@ -1,0 +1,172 @@
+"""Commands: everything that wants a change, as read from ``<ns>.commands``.
+
+One class per command. ``Command`` holds what all share; the shell fills ``at_ms`` (log time) and ``offset`` from the
+record. A command never changes anything by itself: the decider looks at the state and answers with a Decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from broker_engine.model.status import ReportStatus
+
+
+class IdempotencyStrategy(StrEnum):
+    """What a start does when its workflow id exists already (Conductor's names; see SEMANTICS D10, D28)."""
+
+    FAIL = "FAIL"
+    RETURN_EXISTING = "RETURN_EXISTING"
+    FAIL_ON_RUNNING = "FAIL_ON_RUNNING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What every command carries.
+
+    ``key`` is the record's key: the workflow id, or the name for a command about a definition.
+    """
+
+    key: str
+    #: LogAppendTime of the record.
+    at_ms: int = 0
+    #: Offset of the record on ``commands``.
+    offset: int = 0
+    #: Client commands only: an id that makes a repeat harmless until ``expires_at_ms``.
+    command_id: str | None = None
+    expires_at_ms: int = 0
+    #: Key of the answer on ``<ns>.replies``; None when nobody waits.
+    reply_to: str | None = None
+    #: Who asked: ``user:NAME``, ``worker:ID``, ``system``.
+    operator: str = "system"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorkflow(Command):
+    """Start a workflow by definition name (newest version when None) or by a definition of its own."""
+
+    name: str
+    version: int | None = None
+    input: bytes = b"{}"
+    correlation_id: str | None = None
+    priority: int = 0
+    created_by: str | None = None
+    source: str | None = None
+    idempotency_key: str | None = None
+    strategy: IdempotencyStrategy = IdempotencyStrategy.FAIL
+    #: JSON of a definition that is used instead of a registered one.
+    definition: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminateWorkflow(Command):
+    """End a live workflow as TERMINATED; its live tasks are cancelled."""
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseWorkflow(Command):
+    """End a quarantine; the commands kept meanwhile follow on the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCommand(Command):
+    """A command about one attempt. A task id that is not the reference's latest belongs to the past."""
+
+    reference: str
+    task_id: str
+    hand_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStarted(TaskCommand):
+    """A worker took this hand-out. Accepted, its offset becomes the lease."""
+
+    worker_id: str
+    #: The worker runs only after a confirmation (its record was old).
+    wants_confirmation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReported(TaskCommand):
+    """A worker ended an attempt.
+
+    ``lease`` None: not from a worker that started it (an operator finishes the task by hand).
+    """
+
+    status: ReportStatus
+    lease: int | None = None
+    sequence: int = 1
+    worker_id: str | None = None
+    output: bytes | None = None
+    reason: str | None = None
+    error_code: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayDue(TaskCommand):
+    """A delay record came due."""
+
+    due_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueReady(TaskCommand):
+    """The topic that this task waited for exists now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick(Command):
+    """Nothing but its log time: lets deadlines of a quiet partition fire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineReached(Command):
+    """The earliest deadline of a workflow has been passed by the log time. Made by the shell, never a record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutTaskDef(Command):
+    """Register a task definition. ``is_update``: it must exist already."""
+
+    document: bytes
+    is_update: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTaskDef(Command):
+    """Remove a task definition; workflows that started with it keep their copy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutWorkflowDef(Command):
+    """Register a workflow definition version. Without ``overwrite`` an existing version is a conflict."""
+
+    document: bytes
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteWorkflowDef(Command):
+    """Remove a version of a workflow definition."""
+
+    version: int
+
+
+#: The closed list of records on ``commands``, by the name stored in the record.
+AnyCommand = (
+    StartWorkflow
+    | TerminateWorkflow
+    | ReleaseWorkflow
+    | TaskStarted
+    | TaskReported
+    | DelayDue
+    | QueueReady
+    | Tick
+    | DeadlineReached
+    | PutTaskDef
+    | DeleteTaskDef
+    | PutWorkflowDef
+    | DeleteWorkflowDef
+)

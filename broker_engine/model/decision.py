@@ -1,0 +1,106 @@
+"""What a decision is: the new state, the transitions that led there, and what the shell is to write.
+
+Outputs are imperative and closed; the shell turns each into records of one transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker_engine.model.state import Execution, TaskState
+from broker_engine.model.status import Phase, ReasonCode, TaskStatus, WorkflowStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """One step of a task or (``reference`` None) of the workflow, as told on the event topic."""
+
+    task_id: str | None = None
+    reference: str | None = None
+    attempt: int = 0
+    from_phase: Phase | None = None
+    to_phase: Phase | None = None
+    #: Conductor's word for where it arrived.
+    status: TaskStatus | WorkflowStatus
+    reason_code: ReasonCode
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Put this task on its queue."""
+
+    task: TaskState
+    response_timeout_ms: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delay:
+    """Send DelayDue for this attempt at ``due_at_ms``, not before."""
+
+    reference: str
+    task_id: str
+    hand_out: int
+    due_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer to a client command, as an HTTP status and a sentence or JSON."""
+
+    reply_to: str
+    command_id: str
+    status: int
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirm:
+    """Tell a worker whether its start counts. Rejected: it must not run (or not go on)."""
+
+    worker_id: str
+    task_id: str
+    hand_out: int
+    lease: int
+    accepted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteDefinition:
+    """Store a definition (``document`` None: remove it)."""
+
+    #: ``task`` or ``workflow``.
+    kind: str
+    key: str
+    document: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RememberStart:
+    """Keep (name, idempotency key) → workflow id and run, longer than the workflow itself."""
+
+    workflow_id: str
+    name: str
+    idempotency_key: str
+    run: int
+
+
+Output = Schedule | Delay | Answer | Confirm | WriteDefinition | RememberStart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The answer to one command.
+
+    ``execution`` None: there is no such workflow, and none was made. ``changed_tasks`` holds every task state to write,
+    in order (an attempt that moves twice in one decision stands twice). ``ignored`` says why nothing was changed.
+    """
+
+    execution: Execution | None
+    workflow_changed: bool = False
+    changed_tasks: tuple[TaskState, ...] = ()
+    transitions: tuple[Transition, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    ignored: str | None = None

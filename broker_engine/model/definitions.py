@@ -1,0 +1,105 @@
+"""Task and workflow definitions, as registered by users and as copied into a workflow when it starts.
+
+Field meanings and defaults are Conductor's (TaskDef, WorkflowDef, WorkflowTask); moments and durations keep
+Conductor's unit, seconds, in their names. Validation is in ``decider/definitions.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class RetryLogic(StrEnum):
+    FIXED = "FIXED"
+    LINEAR_BACKOFF = "LINEAR_BACKOFF"
+    EXPONENTIAL_BACKOFF = "EXPONENTIAL_BACKOFF"
+
+
+class TimeoutPolicy(StrEnum):
+    """What a poll, task or total timeout does. The response timeout always times the attempt out and retries."""
+
+    RETRY = "RETRY"
+    TIME_OUT_WF = "TIME_OUT_WF"
+    ALERT_ONLY = "ALERT_ONLY"
+
+
+#: User JSON. ``Any`` because JSON has no static shape.
+Json = Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDef:
+    """How tasks of one type are retried, timed out and limited."""
+
+    name: str
+    description: str | None = None
+    retry_count: int = 3
+    retry_logic: RetryLogic = RetryLogic.FIXED
+    retry_delay_seconds: int = 60
+    backoff_scale_factor: int = 1
+    max_retry_delay_seconds: int = 0
+    backoff_jitter_ms: int = 0
+    timeout_seconds: int = 0
+    response_timeout_seconds: int = 3600
+    poll_timeout_seconds: int = 0
+    total_timeout_seconds: int = 0
+    timeout_policy: TimeoutPolicy = TimeoutPolicy.TIME_OUT_WF
+    concurrent_exec_limit: int = 0
+    rate_limit_per_frequency: int = 0
+    rate_limit_frequency_in_seconds: int = 1
+    input_keys: tuple[str, ...] = ()
+    output_keys: tuple[str, ...] = ()
+    input_template: Mapping[str, Json] = field(default_factory=dict)
+    owner_email: str | None = None
+    isolation_group_id: str | None = None
+    execution_name_space: str | None = None
+    #: The definition as it was registered, with every field of the contract, for reading back.
+    document: Mapping[str, Json] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowTask:
+    """One step of a workflow definition, with the task definition in force."""
+
+    name: str
+    reference: str
+    type: str = "SIMPLE"
+    #: A JSON object with expressions in it, or one expression that gives an object.
+    input_parameters: Mapping[str, Json] | str = field(default_factory=dict)
+    optional: bool = False
+    permissive: bool = False
+    start_delay_seconds: int = 0
+    #: Overrides the task definition's when set.
+    retry_count: int | None = None
+    definition: TaskDef
+
+    @property
+    def retry_limit(self) -> int:
+        return self.definition.retry_count if self.retry_count is None else self.retry_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowDef:
+    """An ordered list of tasks and what is known about running them."""
+
+    name: str
+    version: int = 1
+    tasks: tuple[WorkflowTask, ...]
+    output_parameters: Mapping[str, Json] = field(default_factory=dict)
+    input_template: Mapping[str, Json] = field(default_factory=dict)
+    variables: Mapping[str, Json] = field(default_factory=dict)
+    timeout_seconds: int = 0
+    timeout_policy: TimeoutPolicy = TimeoutPolicy.ALERT_ONLY
+    #: Content hash of the snapshot: definition and embedded task definitions.
+    content_hash: str = ""
+    #: The snapshot as canonical JSON: what is stored and shown.
+    document: Mapping[str, Json] = field(default_factory=dict, compare=False, repr=False)
+
+    #: Position of each reference in ``tasks``.
+    index: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+
+    def task(self, reference: str) -> WorkflowTask:
+        return self.tasks[self.index[reference]]

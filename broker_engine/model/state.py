@@ -1,0 +1,133 @@
+"""The state of a workflow: one ``WorkflowState``, one ``TaskState`` per attempt, together an ``Execution``.
+
+Each is the value of a record on a compacted topic; a new state is a new record. ``…_at_ms`` is a moment in the log time
+of the workflow's partition, None while it has not come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from immutables import Map
+
+from broker_engine.model.definitions import WorkflowDef
+from broker_engine.model.status import Phase, ReasonCode, TaskStatus, WaitingFor, WorkflowStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RememberedCommand:
+    """A client command that was answered; a repeat before ``expires_at_ms`` gets the same answer."""
+
+    command_id: str
+    expires_at_ms: int
+    status: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowState:
+    """One workflow execution."""
+
+    status: WorkflowStatus
+    workflow_id: str
+    #: Topic, partition and offset of the start record: tells an id reused after its retention from the first use.
+    incarnation: str
+    run: int = 0
+    name: str
+    version: int
+    definition_hash: str
+    input: bytes
+    output: bytes | None = None
+    variables: bytes = b"{}"
+    correlation_id: str | None = None
+    priority: int = 0
+    created_by: str | None = None
+    source: str | None = None
+    idempotency_key: str | None = None
+    created_at_ms: int
+    updated_at_ms: int
+    ended_at_ms: int | None = None
+    reason_code: ReasonCode | None = None
+    reason: str | None = None
+    failed_task_id: str | None = None
+    failed_reference: str | None = None
+    #: Set while a faulty decision keeps this workflow still; says what was wrong.
+    quarantine: str | None = None
+    #: Timeout kinds that have alerted already (ALERT_ONLY alerts once per deadline).
+    timeout_alerted: bool = False
+    remembered: tuple[RememberedCommand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskState:
+    """One attempt of one task."""
+
+    phase: Phase
+    status: TaskStatus
+    task_id: str
+    workflow_id: str
+    workflow_name: str
+    run: int
+    reference: str
+    task_type: str
+    domain: str
+    seq: int
+    iteration: int = 0
+    #: 0-based; Conductor's ``retryCount`` of a task.
+    attempt: int = 0
+    #: How many times this attempt was put on a schedule topic.
+    hand_out: int = 0
+    priority: int = 0
+    input: bytes
+    output: bytes | None = None
+    worker_id: str | None = None
+    #: Offset on ``commands`` of the accepted TaskStarted: the user's fencing token.
+    lease: int | None = None
+    #: Number of the last report accepted under this lease.
+    sequence: int = 0
+    poll_count: int = 0
+    waiting_for: WaitingFor | None = None
+    #: End of the back-off or start delay.
+    due_at_ms: int | None = None
+    #: The delay record came back shortly before the due moment and is not sent again.
+    delay_returned: bool = False
+    retry_delay_ms: int = 0
+    first_scheduled_at_ms: int
+    scheduled_at_ms: int
+    #: When the current hand-out was put on its queue.
+    handed_out_at_ms: int | None = None
+    started_at_ms: int | None = None
+    updated_at_ms: int
+    ended_at_ms: int | None = None
+    next_deadline: str | None = None
+    next_deadline_at_ms: int | None = None
+    #: Timeout kinds that have alerted already (ALERT_ONLY alerts once per deadline), joined by commas.
+    alerted: str = ""
+    reason_code: ReasonCode | None = None
+    reason: str | None = None
+    error_code: str | None = None
+    #: The attempt that this one repeats.
+    retried_task_id: str | None = None
+    #: A newer attempt exists.
+    is_retried: bool = False
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.ended_at_ms is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """A workflow with the latest attempt of each of its tasks, and the definition it runs by."""
+
+    workflow: WorkflowState
+    #: By reference.
+    tasks: Map[str, TaskState]
+    definition: WorkflowDef
+    #: The largest ``seq`` given out in this run.
+    last_seq: int = 0
+
+    def with_task(self, task: TaskState) -> Execution:
+        return replace(
+            self, tasks=self.tasks.set(task.reference, task), last_seq=max(self.last_seq, task.seq)
+        )

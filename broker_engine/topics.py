@@ -1,0 +1,270 @@
+"""The catalogue of topics: every name, key, partitioning and policy the engine uses. Nothing else knows a topic name.
+
+Pure: computes names, partitions and configurations; creating and checking them is ``runtime/``'s. A namespace is
+letters, digits and ``-``; the parts a user chooses (domain, task type) are spelled reversibly by ``encode_name``, so
+that two topics never differ only by ``.`` and ``_`` (Kafka refuses the second one).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from broker_engine.errors import BadRequest, Violation
+
+#: Kafka's own limit on the length of a topic name.
+MAX_TOPIC_NAME = 249
+DEFAULT_PARTITIONS = 8
+DEFAULT_DOMAIN = "default"
+
+_SECOND = 1_000
+_MINUTE = 60 * _SECOND
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+
+#: A record's largest encoded size. Kafka's default `max.message.bytes` is 1,048,588 including batch overhead.
+MAX_RECORD_BYTES = 1_000_000
+#: The largest JSON payload (an input or an output). A task-state record holds one of each and about 10 kB beside.
+MAX_PAYLOAD_BYTES = 448 * 1024
+
+#: Local copies older than half of this would resurrect tombstoned records, so it is far above Kafka's default of 1 d.
+DELETE_RETENTION_MS = 7 * _DAY
+COMMANDS_RETENTION_MS = 7 * _DAY
+#: A hand-out older than half of this is handed out again (its record may be deleted before a worker reads it).
+SCHEDULE_RETENTION_MS = 14 * _DAY
+
+
+class Topic(StrEnum):
+    """The fixed topics of a namespace; the value is the last part of the name."""
+
+    COMMANDS = "commands"
+    WORKFLOW_STATE = "workflow-state"
+    TASK_STATE = "task-state"
+    SNAPSHOTS = "definition-snapshots"
+    IDEMPOTENCY = "idempotency"
+    CHECKPOINTS = "checkpoints"
+    EVENTS = "events"
+    TASK_DEFS = "task-defs"
+    WORKFLOW_DEFS = "workflow-defs"
+    NAMESPACE = "namespace"
+    WORKERS = "workers"
+    REPLIES = "replies"
+    DEAD_LETTERS = "dead-letters"
+
+
+#: The delay tiers, in milliseconds, by the last part of their topic's name: a constant delay each, factor 4.
+#: ``last`` is the last hop: shorter rests wait there in an in-memory heap (see decisions/0005).
+DELAY_TIERS: Mapping[str, int] = {
+    "last": 0,
+    "15s": 15 * _SECOND,
+    "1m": _MINUTE,
+    "4m": 4 * _MINUTE,
+    "16m": 16 * _MINUTE,
+    "1h": _HOUR,
+    "4h": 4 * _HOUR,
+    "1d": _DAY,
+}
+LAST_HOP = "last"
+#: How long all delay roles may be down before a delay record is lost to retention.
+TOLERATED_OUTAGE_MS = 7 * _DAY
+
+#: 64 MiB segments: the active segment is never compacted, so large ones make restore read dead records.
+_COMPACT = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(64 * 1024 * 1024),
+    "segment.ms": str(_HOUR),
+    "min.cleanable.dirty.ratio": "0.1",
+    "max.compaction.lag.ms": str(6 * _HOUR),
+    "delete.retention.ms": str(DELETE_RETENTION_MS),
+}
+_LOG_TIME = {"message.timestamp.type": "LogAppendTime"}
+
+
+def _delete(retention_ms: int) -> dict[str, str]:
+    return {"cleanup.policy": "delete", "retention.ms": str(retention_ms), "retention.bytes": "-1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpec:
+    """How one topic is made and what `topics verify` checks.
+
+    ``partitions`` is None where the namespace's own count P applies.
+    """
+
+    key: str
+    value: str
+    partitions: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def policy(self) -> str:
+        return self.config.get("cleanup.policy", "delete")
+
+
+#: The fixed topics. ``key`` and ``value`` are what the docs table shows; ``value`` names the record's schema.
+CATALOGUE: Mapping[Topic, TopicSpec] = {
+    Topic.COMMANDS: TopicSpec(key="workflow id", value="Command", config=_delete(COMMANDS_RETENTION_MS) | _LOG_TIME),
+    Topic.WORKFLOW_STATE: TopicSpec(key="workflow id", value="WorkflowState", config=_COMPACT),
+    Topic.TASK_STATE: TopicSpec(key="task id, in the partition of its workflow", value="TaskState", config=_COMPACT),
+    Topic.SNAPSHOTS: TopicSpec(
+        key="content hash, in each partition that uses it", value="DefinitionSnapshot", config=_COMPACT
+    ),
+    Topic.IDEMPOTENCY: TopicSpec(key="workflow id derived from (name, key)", value="Idempotency", config=_COMPACT),
+    Topic.CHECKPOINTS: TopicSpec(
+        key="partition number, in that partition",
+        value="Checkpoint",
+        config=_COMPACT | {"segment.bytes": str(1024 * 1024), "segment.ms": str(10 * _MINUTE)},
+    ),
+    Topic.EVENTS: TopicSpec(key="workflow id", value="TransitionEvent", config=_delete(30 * _DAY)),
+    Topic.TASK_DEFS: TopicSpec(key="name", value="Definition", partitions=1, config=_COMPACT),
+    Topic.WORKFLOW_DEFS: TopicSpec(key="name:version", value="Definition", partitions=1, config=_COMPACT),
+    Topic.NAMESPACE: TopicSpec(key="namespace", value="Namespace", partitions=1, config=_COMPACT),
+    Topic.WORKERS: TopicSpec(
+        key="worker id",
+        value="WorkerPresence",
+        partitions=1,
+        config=_COMPACT
+        | _LOG_TIME
+        | {
+            "cleanup.policy": "compact,delete",
+            "retention.ms": str(_HOUR),
+            "segment.bytes": str(1024 * 1024),
+            "segment.ms": str(10 * _MINUTE),
+        },
+    ),
+    Topic.REPLIES: TopicSpec(key="client or worker id", value="Reply", config=_delete(_HOUR) | _LOG_TIME),
+    Topic.DEAD_LETTERS: TopicSpec(key="the original key", value="bytes", config=_delete(90 * _DAY)),
+}
+
+SCHEDULE_SPEC = TopicSpec(key="task id", value="ScheduledTask", config=_delete(SCHEDULE_RETENTION_MS) | _LOG_TIME)
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,59}")
+_PLAIN = re.compile(r"[A-Za-z0-9]")
+_ESCAPED = re.compile(r"--|-([0-9a-f]{2})|([A-Za-z0-9])")
+
+
+def delay_spec(tier: str) -> TopicSpec:
+    """The tier's topic: kept for the tier's delay and the tolerated outage."""
+    return TopicSpec(
+        key="workflow id",
+        value="DelayedCommand",
+        config=_delete(DELAY_TIERS[tier] + TOLERATED_OUTAGE_MS) | _LOG_TIME,
+    )
+
+
+def tier_for(rest_ms: int) -> str:
+    """The largest tier that fits into the rest of a delay (the last hop below the smallest)."""
+    fitting = [name for name, tier_ms in DELAY_TIERS.items() if tier_ms <= max(rest_ms, 0)]
+    return fitting[-1]
+
+
+def encode_name(name: str) -> str:
+    """Spell any name with the characters Kafka allows, reversibly and without ``.`` and ``_``.
+
+    Letters and digits stay, ``_`` becomes ``--``, every other UTF-8 byte ``-xx``.
+    """
+    return "".join(
+        c if _PLAIN.fullmatch(c) else "--" if c == "_" else "".join(f"-{b:02x}" for b in c.encode()) for c in name
+    )
+
+
+def decode_name(encoded: str) -> str:
+    """The inverse of encode_name."""
+    out = bytearray()
+    for match in _ESCAPED.finditer(encoded):
+        hexadecimal, plain = match.groups()
+        out += bytes.fromhex(hexadecimal) if hexadecimal else plain.encode() if plain else b"_"
+    return out.decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """The names of one namespace's topics, groups and transactional ids."""
+
+    name: str = "engine"
+
+    def __post_init__(self) -> None:
+        if not _NAMESPACE.fullmatch(self.name):
+            raise BadRequest(
+                violations=(
+                    Violation(
+                        path="namespace",
+                        message="must be letters, digits and '-', 1 to 60 long, starting with a letter or digit",
+                        invalid_value=self.name,
+                    ),
+                )
+            )
+
+    def topic(self, topic: Topic) -> str:
+        return f"{self.name}.{topic.value}"
+
+    def schedule(self, domain: str, task_type: str) -> str:
+        """The topic of a queue.
+
+        Raises:
+            BadRequest: the encoded name is longer than Kafka allows.
+        """
+        name = f"{self.name}.schedule.{encode_name(domain)}.{encode_name(task_type)}"
+        if len(name) > MAX_TOPIC_NAME:
+            raise BadRequest(
+                violations=(
+                    Violation(
+                        path="name",
+                        message=f"makes a topic name of {len(name)} characters; Kafka allows {MAX_TOPIC_NAME}: shorten it",
+                        invalid_value=task_type,
+                    ),
+                )
+            )
+        return name
+
+    def queue_of(self, topic: str) -> tuple[str, str] | None:
+        """(domain, task type) of a schedule topic, None for any other topic."""
+        prefix = f"{self.name}.schedule."
+        if not topic.startswith(prefix):
+            return None
+        domain, _, task_type = topic[len(prefix) :].partition(".")
+        return decode_name(domain), decode_name(task_type)
+
+    def delay(self, tier: str) -> str:
+        return f"{self.name}.delay.{tier}"
+
+    @property
+    def engine_group(self) -> str:
+        return f"{self.name}.engine"
+
+    def delays_group(self, tier: str) -> str:
+        return f"{self.name}.delays.{tier}"
+
+    def worker_group(self, domain: str, task_type: str) -> str:
+        return f"{self.name}.worker.{encode_name(domain)}.{encode_name(task_type)}"
+
+    def transactional_id(self, slot: str) -> str:
+        return f"{self.name}.engine.{slot}"
+
+    def fixed_topics(self) -> dict[str, TopicSpec]:
+        """Every topic that must exist before a role starts, by full name."""
+        fixed = {self.topic(topic): spec for topic, spec in CATALOGUE.items()}
+        return fixed | {self.delay(tier): delay_spec(tier) for tier in DELAY_TIERS}
+
+
+def murmur2(key: bytes) -> int:
+    """Kafka's murmur2 as Java's client computes it (org.apache.kafka.common.utils.Utils.murmur2), unsigned 32 bit."""
+    length = len(key)
+    m, mask = 0x5BD1E995, 0xFFFFFFFF
+    h = 0x9747B28C ^ length
+    whole = length & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(key[i : i + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        h = (h * m & mask) ^ k
+    if whole < length:
+        h = (h ^ int.from_bytes(key[whole:], "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """The partition of a key: murmur2 with the sign bit cleared, as Java's default partitioner."""
+    return (murmur2(key.encode()) & 0x7FFFFFFF) % partitions
