@@ -1,8 +1,7 @@
 """The catalogue of topics: every name, key, partitioning and policy the engine uses. Nothing else knows a topic name.
 
 Pure: computes names, partitions and configurations; creating and checking them is ``runtime/``'s. A namespace is
-letters, digits and ``-``; the parts a user chooses (domain, task type) are spelled reversibly by ``encode_name``, so
-that two topics never differ only by ``.`` and ``_`` (Kafka refuses the second one).
+letters, digits and ``-``; the parts a user chooses (domain, task type) are spelled by ``model.names``.
 """
 
 from __future__ import annotations
@@ -13,27 +12,21 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from broker_engine.errors import BadRequest, Violation
+from broker_engine.model.limits import SCHEDULE_RETENTION_MS
+from broker_engine.model.names import decode_name, encode_name
 
 #: Kafka's own limit on the length of a topic name.
 MAX_TOPIC_NAME = 249
 DEFAULT_PARTITIONS = 8
-DEFAULT_DOMAIN = "default"
 
 _SECOND = 1_000
 _MINUTE = 60 * _SECOND
 _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR
 
-#: A record's largest encoded size. Kafka's default `max.message.bytes` is 1,048,588 including batch overhead.
-MAX_RECORD_BYTES = 1_000_000
-#: The largest JSON payload (an input or an output). A task-state record holds one of each and about 10 kB beside.
-MAX_PAYLOAD_BYTES = 448 * 1024
-
 #: Local copies older than half of this would resurrect tombstoned records, so it is far above Kafka's default of 1 d.
 DELETE_RETENTION_MS = 7 * _DAY
 COMMANDS_RETENTION_MS = 7 * _DAY
-#: A hand-out older than half of this is handed out again (its record may be deleted before a worker reads it).
-SCHEDULE_RETENTION_MS = 14 * _DAY
 
 
 class Topic(StrEnum):
@@ -109,7 +102,9 @@ CATALOGUE: Mapping[Topic, TopicSpec] = {
     Topic.WORKFLOW_STATE: TopicSpec(key="workflow id", value="WorkflowState", config=_COMPACT),
     Topic.TASK_STATE: TopicSpec(key="task id, in the partition of its workflow", value="TaskState", config=_COMPACT),
     Topic.SNAPSHOTS: TopicSpec(
-        key="content hash, in each partition that uses it", value="DefinitionSnapshot", config=_COMPACT
+        key="content hash, in each partition that uses it",
+        value="DefinitionSnapshot",
+        config=_COMPACT,
     ),
     Topic.IDEMPOTENCY: TopicSpec(key="workflow id derived from (name, key)", value="Idempotency", config=_COMPACT),
     Topic.CHECKPOINTS: TopicSpec(
@@ -141,8 +136,6 @@ CATALOGUE: Mapping[Topic, TopicSpec] = {
 SCHEDULE_SPEC = TopicSpec(key="task id", value="ScheduledTask", config=_delete(SCHEDULE_RETENTION_MS) | _LOG_TIME)
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,59}")
-_PLAIN = re.compile(r"[A-Za-z0-9]")
-_ESCAPED = re.compile(r"--|-([0-9a-f]{2})|([A-Za-z0-9])")
 
 
 def delay_spec(tier: str) -> TopicSpec:
@@ -158,25 +151,6 @@ def tier_for(rest_ms: int) -> str:
     """The largest tier that fits into the rest of a delay (the last hop below the smallest)."""
     fitting = [name for name, tier_ms in DELAY_TIERS.items() if tier_ms <= max(rest_ms, 0)]
     return fitting[-1]
-
-
-def encode_name(name: str) -> str:
-    """Spell any name with the characters Kafka allows, reversibly and without ``.`` and ``_``.
-
-    Letters and digits stay, ``_`` becomes ``--``, every other UTF-8 byte ``-xx``.
-    """
-    return "".join(
-        c if _PLAIN.fullmatch(c) else "--" if c == "_" else "".join(f"-{b:02x}" for b in c.encode()) for c in name
-    )
-
-
-def decode_name(encoded: str) -> str:
-    """The inverse of encode_name."""
-    out = bytearray()
-    for match in _ESCAPED.finditer(encoded):
-        hexadecimal, plain = match.groups()
-        out += bytes.fromhex(hexadecimal) if hexadecimal else plain.encode() if plain else b"_"
-    return out.decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +186,7 @@ class Namespace:
                 violations=(
                     Violation(
                         path="name",
-                        message=f"makes a topic name of {len(name)} characters; Kafka allows {MAX_TOPIC_NAME}: shorten it",
+                        message=f"makes a topic name of {len(name)} characters, Kafka allows {MAX_TOPIC_NAME}",
                         invalid_value=task_type,
                     ),
                 )

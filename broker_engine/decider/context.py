@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker_engine.model.definitions import TaskDef, WorkflowDef
-from broker_engine.topics import DEFAULT_DOMAIN, MAX_PAYLOAD_BYTES
+from broker_engine.model.limits import DEFAULT_DOMAIN, MAX_PAYLOAD_BYTES
 
 #: Remembered commands per workflow; beyond it new ones get 429 (none is evicted).
 MAX_REMEMBERED = 64

@@ -13,14 +13,12 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from broker_engine.model.definitions import TaskDef, TimeoutPolicy
+from broker_engine.model.limits import HAND_OUT_LIFETIME_MS
 from broker_engine.model.state import Execution, TaskState
 from broker_engine.model.status import Phase, ReasonCode, WaitingFor
-from broker_engine.topics import SCHEDULE_RETENTION_MS
 
 #: A delay record that is this late is taken for lost, and the wait ends without it.
 DELAY_GRACE_MS = 60_000
-#: A hand-out this old is handed out again: its record nears the end of its topic's retention.
-HAND_OUT_LIFETIME_MS = SCHEDULE_RETENTION_MS // 2
 #: How long a task waits for its queue's topic before it is looked at again.
 TOPIC_GRACE_MS = 60_000
 
@@ -61,13 +59,13 @@ def _response(task: TaskState, definition: TaskDef) -> int | None:
     return task.updated_at_ms + seconds * 1_000 if seconds > 0 and task.phase is Phase.RUNNING else None
 
 
-def _delay(task: TaskState, definition: TaskDef) -> int | None:
+def _delay(task: TaskState, _definition: TaskDef) -> int | None:
     if task.due_at_ms is None or task.phase not in (Phase.RETRY_WAIT, Phase.CREATED):
         return None
     return task.due_at_ms + (0 if task.delay_returned else DELAY_GRACE_MS)
 
 
-def _hand_out(task: TaskState, definition: TaskDef) -> int | None:
+def _hand_out(task: TaskState, _definition: TaskDef) -> int | None:
     if task.phase is not Phase.QUEUED:
         return None
     if task.waiting_for is WaitingFor.TOPIC:

@@ -10,7 +10,6 @@ long a retry waits in ``retries.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import assert_never
 
 import orjson
@@ -48,8 +47,6 @@ from broker_engine.model.state import Execution, TaskState, WorkflowState
 from broker_engine.model.status import (
     Phase,
     ReasonCode,
-    ReportStatus,
-    TaskStatus,
     WaitingFor,
     WorkflowStatus,
 )
@@ -109,7 +106,12 @@ def _repeated(execution: Execution, command: AnyCommand) -> Decision | None:
             answers = (reply(command, entry.status, entry.message),) if command.reply_to else ()
             return Decision(execution=execution, outputs=answers, ignored="repeated command")
     if len(remembered) >= MAX_REMEMBERED and sum(e.expires_at_ms > command.at_ms for e in remembered) >= MAX_REMEMBERED:
-        return _refused(execution, command, 429, f"{MAX_REMEMBERED} commands are remembered already; try again later")
+        return _refused(
+            execution,
+            command,
+            429,
+            f"{MAX_REMEMBERED} commands are remembered already; try again later",
+        )
     return None
 
 
@@ -122,7 +124,11 @@ def _unknown(command: AnyCommand) -> Decision:
     """A command for a workflow that does not exist (any more)."""
     message = f"there is no workflow {command.key}"
     if isinstance(command, TaskStarted) and command.wants_confirmation:
-        return Decision(execution=None, outputs=(_confirm(command, accepted=False, reason=message),), ignored=message)
+        return Decision(
+            execution=None,
+            outputs=(_confirm(command, accepted=False, reason=message),),
+            ignored=message,
+        )
     return _refused(None, command, 404, message)
 
 
@@ -175,7 +181,10 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
     if command.idempotency_key is not None:
         draft.outputs.append(
             RememberStart(
-                workflow_id=command.key, name=command.name, idempotency_key=command.idempotency_key, run=run
+                workflow_id=command.key,
+                name=command.name,
+                idempotency_key=command.idempotency_key,
+                run=run,
             )
         )
     flow.schedule(draft, definition.tasks[0], ReasonCode.WORKFLOW_STARTED)
@@ -190,7 +199,10 @@ def _refusal(command: StartWorkflow, context: Context) -> tuple[int, str] | None
     if len(command.input) > context.max_payload_bytes:
         return 413, _too_large("input", len(command.input), context)
     if command.idempotency_key is not None and command.key != workflow_id_for(command.name, command.idempotency_key):
-        return 400, "a chosen workflowId and an idempotencyKey exclude each other: the key already gives the id"
+        return (
+            400,
+            "a chosen workflowId and an idempotencyKey exclude each other: the key already gives the id",
+        )
     try:
         is_object = isinstance(orjson.loads(command.input), Mapping)
     except orjson.JSONDecodeError:
@@ -214,7 +226,10 @@ def _existing(command: StartWorkflow, status: WorkflowStatus | None) -> tuple[in
         case IdempotencyStrategy.FAIL_ON_RUNNING:
             return (409, f"workflow {command.key} is {status}: wait until it ends") if is_running else None
         case IdempotencyStrategy.FAIL:
-            return 409, f"workflow {command.key} exists already ({status or 'ended and retired'}): choose another id"
+            return (
+                409,
+                f"workflow {command.key} exists already ({status or 'ended and retired'}): choose another id",
+            )
         case _:
             assert_never(command.strategy)
 
@@ -342,7 +357,10 @@ def _delay_due(draft: Draft, command: DelayDue) -> str | None:
     if command.due_at_ms != task.due_at_ms or rest_ms > EARLY_DELAY_MS:
         draft.outputs.append(
             Delay(
-                reference=task.reference, task_id=task.task_id, hand_out=task.hand_out, due_at_ms=task.due_at_ms
+                reference=task.reference,
+                task_id=task.task_id,
+                hand_out=task.hand_out,
+                due_at_ms=task.due_at_ms,
             )
         )
         return f"the delay is not over for another {rest_ms} ms and was sent again"
@@ -404,7 +422,10 @@ def _terminate(draft: Draft, command: TerminateWorkflow) -> str | None:
         draft.answer(409, message)
         return message
     flow.end_workflow(
-        draft, WorkflowStatus.TERMINATED, ReasonCode.CANCEL_REQUESTED, command.reason or "terminated on request"
+        draft,
+        WorkflowStatus.TERMINATED,
+        ReasonCode.CANCEL_REQUESTED,
+        command.reason or "terminated on request",
     )
     draft.answer(200, draft.workflow.workflow_id)
     return None
@@ -422,7 +443,5 @@ def _release(draft: Draft) -> str | None:
 
 def quarantine(execution: Execution, problem: str, now_ms: int) -> Execution:
     """The state of a workflow whose decision failed: still, with the reason, until it is released."""
-    workflow = replace(execution.workflow, quarantine=problem[:500], updated_at_ms=now_ms)
-    return replace(execution, workflow=workflow)
-
-
+    workflow = execution.workflow._replace(quarantine=problem[:500], updated_at_ms=now_ms)
+    return execution._replace(workflow=workflow)

@@ -1,7 +1,7 @@
 """Reading and checking definitions: every violation at once, each with its path, message and value.
 
-``TASK_DEF_FIELDS`` and ``WORKFLOW_TASK_FIELDS`` and ``WORKFLOW_DEF_FIELDS`` are the whole contract: one entry per JSON
-field with its type, bounds and where it lives in the model. Rules are Conductor's (constraints/TaskTimeoutConstraint and
+``TASK_DEF_FIELDS``, ``WORKFLOW_TASK_FIELDS`` and ``WORKFLOW_DEF_FIELDS`` are the whole contract: one entry per JSON
+field with its type, bounds and place in the model. Rules are Conductor's (constraints/TaskTimeoutConstraint and
 the bean validations) with the decisions D18, D21 and D31.
 """
 
@@ -18,7 +18,15 @@ import orjson
 
 from broker_engine.decider.expressions import compile_path, parse, references
 from broker_engine.errors import BadRequest, Violation
-from broker_engine.model.definitions import Json, RetryLogic, TaskDef, TimeoutPolicy, WorkflowDef, WorkflowTask
+from broker_engine.model.definitions import (
+    DEFAULT_RESPONSE_TIMEOUT_SECONDS,
+    Json,
+    RetryLogic,
+    TaskDef,
+    TimeoutPolicy,
+    WorkflowDef,
+    WorkflowTask,
+)
 
 T = TypeVar("T")
 
@@ -157,19 +165,24 @@ _KINDS: Mapping[str, tuple[Callable[[Json], bool], str]] = {
         lambda v: isinstance(v, Mapping) or (isinstance(v, str) and v.startswith("${")),
         "must be an object, or one ${...} that gives one",
     ),
-    "texts": (lambda v: isinstance(v, list) and all(isinstance(t, str) for t in v), "must be a list of texts"),
+    "texts": (
+        lambda v: isinstance(v, list) and all(isinstance(t, str) for t in v),
+        "must be a list of texts",
+    ),
     "choice": (lambda v: isinstance(v, str), "must be a text"),
 }
 
 
 def _read_fields(
-    document: Mapping[str, Json], rules: Mapping[str, Rule], path: str, violations: list[Violation], warnings: list[str]
+    document: Mapping[str, Json],
+    rules: Mapping[str, Rule],
+    path: str,
+    violations: list[Violation],
+    warnings: list[str],
 ) -> dict[str, Json]:
     """Check a JSON object against its rules; returns the attributes that may be passed to the model. null = absent."""
     attributes: dict[str, Json] = {}
-    for name in document:
-        if name not in rules:
-            warnings.append(f"{path}{name}: unknown field, kept but without effect")
+    warnings.extend(f"{path}{name}: unknown field, kept but without effect" for name in document if name not in rules)
     for name, rule in rules.items():
         value = document.get(name)
         if value is None:
@@ -228,8 +241,7 @@ def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[Ta
     attributes = _read_fields(document, TASK_DEF_FIELDS, path, violations, warnings)
     name = attributes.get("name", "?")
     timeout = attributes.get("timeout_seconds", 0)
-    response = attributes.get("response_timeout_seconds", TaskDef.response_timeout_seconds)
-    response = response if isinstance(response, int) else 3600
+    response = attributes.get("response_timeout_seconds", DEFAULT_RESPONSE_TIMEOUT_SECONDS)
     total = attributes.get("total_timeout_seconds", 0)
     if timeout > 0 and response > timeout:
         violations.append(
@@ -249,9 +261,7 @@ def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[Ta
         )
     email = attributes.get("owner_email")
     if email is not None and not _EMAIL.fullmatch(email):
-        violations.append(
-            Violation(path=f"{path}ownerEmail", message="must be an e-mail address", invalid_value=email)
-        )
+        violations.append(Violation(path=f"{path}ownerEmail", message="must be an e-mail address", invalid_value=email))
     if email is None:
         warnings.append(f"{path}ownerEmail: not set; nobody can be asked about {name}")
     if attributes.get("retry_count", 0) > USUAL_RETRIES:
@@ -284,14 +294,15 @@ def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
     if violations or len(good) != len(tasks):
         return Parsed(value=None, violations=tuple(violations), warnings=tuple(warnings))
     definition = WorkflowDef(
-        **attributes, tasks=good, index={step.reference: i for i, step in enumerate(good)}, document=document
+        **attributes,
+        tasks=good,
+        index={step.reference: i for i, step in enumerate(good)},
+        document=document,
     )
     return Parsed(value=definition, warnings=tuple(warnings))
 
 
-def _parse_step(
-    document: Json, path: str, violations: list[Violation], warnings: list[str]
-) -> WorkflowTask | None:
+def _parse_step(document: Json, path: str, violations: list[Violation], warnings: list[str]) -> WorkflowTask | None:
     if not isinstance(document, Mapping):
         violations.append(Violation(path=path.rstrip("."), message="must be an object", invalid_value=document))
         return None
@@ -322,12 +333,14 @@ def _reference_violations(tasks: Iterable[Json], names: list[Json]) -> list[Viol
     for i, (task, name) in enumerate(zip(tasks, names, strict=True)):
         path = f"tasks[{i}]"
         if isinstance(name, str) and name in seen:
-            violations.append(
-                Violation(path=f"{path}.taskReferenceName", message="is used twice", invalid_value=name)
-            )
+            violations.append(Violation(path=f"{path}.taskReferenceName", message="is used twice", invalid_value=name))
         if name == "workflow":
             violations.append(
-                Violation(path=f"{path}.taskReferenceName", message="is a reserved name", invalid_value=name)
+                Violation(
+                    path=f"{path}.taskReferenceName",
+                    message="is a reserved name",
+                    invalid_value=name,
+                )
             )
         if isinstance(name, str):
             seen.add(name)
@@ -340,7 +353,8 @@ def _expression_violations(template: Json, path: str, names: list[Json]) -> list
     found = [
         Violation(
             path=path,
-            message="names a task that this workflow does not have; known: " + ", ".join(["workflow", *map(str, names)]),
+            message="names a task that this workflow does not have; known: "
+            + ", ".join(["workflow", *map(str, names)]),
             invalid_value=name,
         )
         for name in sorted(references(template))
@@ -377,9 +391,8 @@ def snapshot(document: Mapping[str, Json], registered: Callable[[str], TaskDef |
     """
     tasks = []
     for task in document["tasks"]:
-        known = registered(task["name"])
-        is_embedded = task.get("taskDefinition") is not None or known is None
-        tasks.append(task if is_embedded else {**task, "taskDefinition": dict(known.document)})
+        known = registered(task["name"]) if task.get("taskDefinition") is None else None
+        tasks.append(task if known is None else {**task, "taskDefinition": dict(known.document)})
     return from_snapshot({**document, "tasks": tasks})
 
 
@@ -395,6 +408,10 @@ def single_task_workflow(task_type: str) -> Mapping[str, Json]:
     return {
         "name": task_type,
         "tasks": [
-            {"name": task_type, "taskReferenceName": task_type, "inputParameters": "${workflow.input}"}
+            {
+                "name": task_type,
+                "taskReferenceName": task_type,
+                "inputParameters": "${workflow.input}",
+            }
         ],
     }

@@ -6,7 +6,6 @@ checks the table of moves, sets the clocks and tells the event.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from broker_engine.decider.context import Context
@@ -17,7 +16,14 @@ from broker_engine.model.commands import AnyCommand
 from broker_engine.model.decision import Answer, Decision, Output, Transition
 from broker_engine.model.definitions import WorkflowTask
 from broker_engine.model.state import Execution, RememberedCommand, TaskState, WorkflowState
-from broker_engine.model.status import STATUSES_OF, TERMINAL_PHASES, Phase, ReasonCode, TaskStatus, WorkflowStatus
+from broker_engine.model.status import (
+    STATUSES_OF,
+    TERMINAL_PHASES,
+    Phase,
+    ReasonCode,
+    TaskStatus,
+    WorkflowStatus,
+)
 
 #: Conductor cuts reasons at 500 characters.
 MAX_REASON = 500
@@ -60,12 +66,11 @@ class Draft:
         *,
         status: TaskStatus | None = None,
         reason: str | None = None,
-        **changes: Any,  # noqa: ANN401 - checked by TaskState's constructor
+        **changes: Any,
     ) -> TaskState:
         """Change a task; ``status`` is needed only where its phase allows two."""
         ended = phase in TERMINAL_PHASES
-        moved = replace(
-            task,
+        moved = task._replace(
             phase=phase,
             status=status or STATUSES_OF[phase][0],
             updated_at_ms=self.now_ms,
@@ -79,7 +84,7 @@ class Draft:
 
     def mark_retried(self, task: TaskState) -> TaskState:
         """Note on an ended attempt that a newer one exists. No transition: its phase and status stay."""
-        marked = replace(task, is_retried=True)
+        marked = task._replace(is_retried=True)
         self.execution = self.execution.with_task(marked)
         self._tasks[-1] = marked
         return marked
@@ -91,14 +96,12 @@ class Draft:
 
     def alert(self, task: TaskState, alerted: str, reason: str) -> None:
         """Note a clock that ran out under ALERT_ONLY. The task's own clocks go on: nothing else changes."""
-        noted = replace(task, alerted=alerted)
+        noted = task._replace(alerted=alerted)
         self._check(task.phase, Cause.ALERTED, noted)
         self._put(task.phase, noted, ReasonCode.TIMEOUT_ALERT, reason)
 
-    def change_workflow(self, **changes: Any) -> None:  # noqa: ANN401 - checked by WorkflowState's constructor
-        self.execution = replace(
-            self.execution, workflow=replace(self.workflow, updated_at_ms=self.now_ms, **changes)
-        )
+    def change_workflow(self, **changes: Any) -> None:
+        self.execution = self.execution._replace(workflow=self.workflow._replace(updated_at_ms=self.now_ms, **changes))
 
     def tell_workflow(self, status: WorkflowStatus, code: ReasonCode, reason: str | None = None) -> None:
         """Tell an event about the workflow itself."""
@@ -112,7 +115,10 @@ class Draft:
         if command.expires_at_ms > self.now_ms:
             kept = tuple(entry for entry in self.workflow.remembered if entry.expires_at_ms > self.now_ms)
             entry = RememberedCommand(
-                command_id=command.command_id, expires_at_ms=command.expires_at_ms, status=status, message=message
+                command_id=command.command_id,
+                expires_at_ms=command.expires_at_ms,
+                status=status,
+                message=message,
             )
             self.change_workflow(remembered=(*kept, entry))
         if command.reply_to is not None:
@@ -136,8 +142,7 @@ class Draft:
 
     def _put(self, source: Phase | None, task: TaskState, code: ReasonCode, reason: str | None) -> TaskState:
         deadline = next_deadline(task, self.step(task).definition)
-        task = replace(
-            task,
+        task = task._replace(
             next_deadline=deadline.kind.value if deadline else None,
             next_deadline_at_ms=deadline.at_ms if deadline else None,
         )
@@ -162,5 +167,8 @@ def reply(command: AnyCommand, status: int, message: str) -> Answer:
     """The answer to a client command that asked for one."""
     assert command.reply_to is not None
     return Answer(
-        reply_to=command.reply_to, command_id=command.command_id or "", status=status, message=message
+        reply_to=command.reply_to,
+        command_id=command.command_id or "",
+        status=status,
+        message=message,
     )

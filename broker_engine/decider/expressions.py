@@ -1,10 +1,10 @@
 """``${…}`` expressions: how the inputs of a task and the output of a workflow are put together.
 
-Conductor's rules (ParametersUtils). A string that is one expression keeps the value's own type; in mixed text values are
-joined as Java would print them; a missing path is null; ``$${x}`` is the text ``${x}``; nested expressions resolve from
-the inside out; resolved values are not resolved again. Paths are Jayway JSONPath: plain dotted ones are walked here, all
-others (wildcards, filters, ``..``) go through jsonpath-ng. Only environment names given by configuration are visible
-(D19); ``${workflow.secrets.…}`` stays as written.
+Conductor's rules (ParametersUtils). A string that is one expression keeps the value's own type; in mixed text values
+are joined as Java would print them; a missing path is null; ``$${x}`` is the text ``${x}``; nested expressions resolve
+from the inside out; resolved values are not resolved again. Paths are Jayway JSONPath: plain dotted ones are walked
+here, all others (wildcards, filters, ``..``) go through jsonpath-ng. Only environment names given by configuration are
+visible (D19); ``${workflow.secrets.…}`` stays as written.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from jsonpath_ng.exceptions import JSONPathError
-from jsonpath_ng.ext import parse as parse_jsonpath
+from jsonpath_ng.ext.parser import parse as parse_jsonpath
 
 from broker_engine.model.definitions import Json
 
@@ -203,7 +202,7 @@ def _walk(document: Document, steps: tuple[str | int, ...]) -> Json:
 def _compile_jsonpath(path: str) -> Callable[[Document], Json]:
     try:
         compiled = parse_jsonpath(path)
-    except (JSONPathError, Exception) as error:  # noqa: BLE001 - its lexer raises bare Exception for some texts
+    except Exception as error:  # its lexer and parser raise bare Exception for some texts
         raise ValueError(f"{path!r} is not a JSONPath: {error}") from error
     is_indefinite = _INDEFINITE.search(path) is not None
 

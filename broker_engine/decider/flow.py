@@ -6,8 +6,7 @@ Everything works on a Draft. The callers in ``decide.py`` have checked that the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
 from broker_engine.decider.documents import task_input, workflow_output
@@ -42,12 +41,13 @@ class Ending(NamedTuple):
 
 
 ENDINGS: Mapping[ReportStatus, Ending] = {
-    ReportStatus.COMPLETED: Ending(
-        Cause.COMPLETED, Phase.SUCCEEDED, TaskStatus.COMPLETED, ReasonCode.WORKER_REPORTED
-    ),
+    ReportStatus.COMPLETED: Ending(Cause.COMPLETED, Phase.SUCCEEDED, TaskStatus.COMPLETED, ReasonCode.WORKER_REPORTED),
     ReportStatus.FAILED: Ending(Cause.FAILED, Phase.FAILED, TaskStatus.FAILED, ReasonCode.RETRYABLE_ERROR),
     ReportStatus.FAILED_WITH_TERMINAL_ERROR: Ending(
-        Cause.FAILED_TERMINALLY, Phase.FAILED, TaskStatus.FAILED_WITH_TERMINAL_ERROR, ReasonCode.TERMINAL_ERROR
+        Cause.FAILED_TERMINALLY,
+        Phase.FAILED,
+        TaskStatus.FAILED_WITH_TERMINAL_ERROR,
+        ReasonCode.TERMINAL_ERROR,
     ),
     ReportStatus.CANCELED: Ending(
         Cause.CANCELED_BY_WORKER, Phase.CANCELED, TaskStatus.CANCELED, ReasonCode.WORKER_REPORTED
@@ -67,7 +67,10 @@ def schedule(draft: Draft, step: WorkflowTask, code: ReasonCode) -> None:
     """Make the first attempt of a step."""
     workflow = draft.workflow
     task_id = derive_task_id(
-        workflow_id=workflow.workflow_id, incarnation=workflow.incarnation, run=workflow.run, reference=step.reference
+        workflow_id=workflow.workflow_id,
+        incarnation=workflow.incarnation,
+        run=workflow.run,
+        reference=step.reference,
     )
     task = TaskState(
         phase=Phase.CREATED if step.start_delay_seconds else Phase.QUEUED,
@@ -100,9 +103,14 @@ def _add(draft: Draft, task: TaskState, code: ReasonCode, *, delay_ms: int, reas
         _put_on_queue(draft, task.reference)
         return
     due_at_ms = draft.now_ms + delay_ms
-    draft.appear(replace(task, due_at_ms=due_at_ms, waiting_for=WaitingFor.DELAY), code, reason)
+    draft.appear(task._replace(due_at_ms=due_at_ms, waiting_for=WaitingFor.DELAY), code, reason)
     draft.outputs.append(
-        Delay(reference=task.reference, task_id=task.task_id, hand_out=task.hand_out, due_at_ms=due_at_ms)
+        Delay(
+            reference=task.reference,
+            task_id=task.task_id,
+            hand_out=task.hand_out,
+            due_at_ms=due_at_ms,
+        )
     )
 
 
@@ -110,10 +118,8 @@ def _on_queue(draft: Draft, task: TaskState) -> TaskState:
     """The task with its next hand-out; it waits for its topic when that is not known to exist (a record sent to a
     missing topic would stall the transaction for 15 s and abort it)."""
     if not draft.context.queues.exists(task.domain, task.task_type):
-        return replace(task, waiting_for=WaitingFor.TOPIC)
-    return replace(
-        task, waiting_for=WaitingFor.WORKER, hand_out=task.hand_out + 1, handed_out_at_ms=draft.now_ms
-    )
+        return task._replace(waiting_for=WaitingFor.TOPIC)
+    return task._replace(waiting_for=WaitingFor.WORKER, hand_out=task.hand_out + 1, handed_out_at_ms=draft.now_ms)
 
 
 def _put_on_queue(draft: Draft, reference: str) -> None:
@@ -150,9 +156,9 @@ def hand_out(draft: Draft, task: TaskState, cause: Cause, code: ReasonCode) -> N
 def expect_delay(draft: Draft, task: TaskState) -> None:
     """The delay record came back a moment early: wait for the rest by deadline."""
     definition = draft.step(task).definition
-    returned = replace(task, delay_returned=True)
+    returned = task._replace(delay_returned=True)
     deadline = next_deadline(returned, definition)
-    draft.set_aside(replace(returned, next_deadline_at_ms=deadline.at_ms if deadline else None))
+    draft.set_aside(returned._replace(next_deadline_at_ms=deadline.at_ms if deadline else None))
 
 
 def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
@@ -164,7 +170,7 @@ def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
             ending = ending._replace(cause=Cause.COMPLETED)
         reason = f"the output has {len(output)} bytes, the limit is {draft.context.max_payload_bytes}"
         output = None
-    changes = {
+    changes: dict[str, Any] = {
         "output": output,
         "sequence": report.sequence,
         "worker_id": report.worker_id or task.worker_id,
@@ -213,7 +219,7 @@ def _fail(
     task: TaskState,
     ending: Ending,
     reason: str | None,
-    changes: Mapping[str, object],
+    changes: Mapping[str, Any],  # fields of TaskState
     *,
     may_retry: bool = True,
 ) -> None:
@@ -223,7 +229,13 @@ def _fail(
     over_budget = retry is not None and _misses_budget(draft, task, step.definition, retry.delay_ms)
     if retry is not None and not over_budget:
         ended = draft.move(
-            task, ending.cause, ending.phase, ending.code, status=ending.status, reason=reason, **changes
+            task,
+            ending.cause,
+            ending.phase,
+            ending.code,
+            status=ending.status,
+            reason=reason,
+            **changes,
         )
         draft.mark_retried(ended)
         _add(draft, retry.task, ReasonCode.RETRYABLE_ERROR, delay_ms=retry.delay_ms, reason=reason)
@@ -302,8 +314,7 @@ def _refuse_input(draft: Draft, task: TaskState, step: WorkflowTask) -> None:
     """A new task whose resolved input is over the limit ends as it appears."""
     reason = f"the resolved input has {len(task.input)} bytes, the limit is {draft.context.max_payload_bytes}"
     phase = Phase.SUCCEEDED if step.optional else Phase.FAILED
-    ended = replace(
-        task,
+    ended = task._replace(
         phase=phase,
         status=TaskStatus.COMPLETED_WITH_ERRORS if step.optional else TaskStatus.FAILED_WITH_TERMINAL_ERROR,
         input=b"{}",
@@ -348,9 +359,7 @@ def _end_by_failure(
     status: WorkflowStatus | None = None,
 ) -> None:
     reason = reason or task.reason or f"task {task.reference} ended {task.status}"
-    _finish(
-        draft, status or WORKFLOW_ENDS[task.status], code, reason, last=task, failed=task
-    )
+    _finish(draft, status or WORKFLOW_ENDS[task.status], code, reason, last=task, failed=task)
 
 
 def end_workflow(draft: Draft, status: WorkflowStatus, code: ReasonCode, reason: str) -> None:
@@ -395,4 +404,6 @@ def _finish(
     draft.tell_workflow(status, code, reason)
 
 
-assert all(ending.phase in TERMINAL_PHASES and ending.status in STATUSES_OF[ending.phase] for ending in ENDINGS.values())
+assert all(
+    ending.phase in TERMINAL_PHASES and ending.status in STATUSES_OF[ending.phase] for ending in ENDINGS.values()
+)

@@ -10,7 +10,13 @@ _WORKFLOWS = uuid.UUID("2c1c0a52-7f54-5d55-8f0c-1f2f6f6d7a31")
 
 
 def task_id(
-    *, workflow_id: str, incarnation: str, run: int, reference: str, iteration: int = 0, attempt: int = 0
+    *,
+    workflow_id: str,
+    incarnation: str,
+    run: int,
+    reference: str,
+    iteration: int = 0,
+    attempt: int = 0,
 ) -> str:
     """The id of one attempt. ``incarnation`` tells a workflow id used again after its retention from its first use."""
     parts = (workflow_id, incarnation, str(run), reference, str(iteration), str(attempt))

@@ -1,8 +1,9 @@
 """Where a task may go, and what may send it there: one table.
 
 The table says what is legal; ``decide.py`` chooses. A move outside it is a bug of ours and quarantines the workflow.
-The state diagram in the docs is drawn from it (``python -m broker_engine.decider.moves``), and the tests visit every
-cell. Not in the table: a retry. A failed attempt never comes back to life; the next attempt is a new task that *appears*.
+The state diagram in the docs is drawn from it (``python -m broker_engine.decider.moves``), and the tests visit
+every cell. Not in the table: a retry. A failed attempt never comes back to life; the next attempt is a new task that
+*appears*.
 """
 
 from __future__ import annotations
@@ -34,9 +35,7 @@ _LIVE = (*_WAITING, Phase.QUEUED, Phase.RUNNING)
 
 MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     # An input over the size limit ends a task as it appears; an optional one counts as done.
-    (None, Cause.APPEARS): frozenset(
-        {Phase.CREATED, Phase.RETRY_WAIT, Phase.QUEUED, Phase.FAILED, Phase.SUCCEEDED}
-    ),
+    (None, Cause.APPEARS): frozenset({Phase.CREATED, Phase.RETRY_WAIT, Phase.QUEUED, Phase.FAILED, Phase.SUCCEEDED}),
     **{(phase, Cause.DELAY_OVER): frozenset({Phase.QUEUED}) for phase in _WAITING},
     (Phase.QUEUED, Cause.HANDED_OUT_AGAIN): frozenset({Phase.QUEUED}),
     (Phase.QUEUED, Cause.STARTED): frozenset({Phase.RUNNING}),

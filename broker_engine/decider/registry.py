@@ -22,11 +22,9 @@ from broker_engine.model.commands import (
 )
 from broker_engine.model.decision import Decision, Output, WriteDefinition
 from broker_engine.model.definitions import Json
-from broker_engine.topics import Namespace
+from broker_engine.model.names import MAX_ENCODED_NAME, encode_name
 
 DefinitionCommand = PutTaskDef | DeleteTaskDef | PutWorkflowDef | DeleteWorkflowDef
-#: The longest queue name must fit into a topic name of any namespace of usual length.
-_LONGEST_NAMESPACE = Namespace("n" * 20)
 
 
 def decide_definition(command: DefinitionCommand, context: Context) -> Decision:
@@ -71,7 +69,7 @@ def _put_task_def(command: PutTaskDef, context: Context) -> tuple[WriteDefinitio
     parsed = parse_task_def(document)
     definition = parsed.unwrap()
     _check_key(command, definition.name)
-    _LONGEST_NAMESPACE.schedule(context.default_domain, definition.name)
+    _check_topic_name(definition.name)
     known = context.definitions.task_def(definition.name)
     if command.is_update and known is None:
         raise NotFound(f"there is no task definition {definition.name}: create it first")
@@ -100,8 +98,20 @@ def _put_workflow_def(command: PutWorkflowDef, context: Context) -> tuple[WriteD
 def _check_key(command: DefinitionCommand, name: str) -> None:
     if command.key != name:
         raise BadRequest(
-            violations=(Violation(path="name", message=f"must equal the command's key {command.key}", invalid_value=name),)
+            violations=(
+                Violation(
+                    path="name",
+                    message=f"must equal the command's key {command.key}",
+                    invalid_value=name,
+                ),
+            )
         )
+
+
+def _check_topic_name(name: str) -> None:
+    if len(encode_name(name)) > MAX_ENCODED_NAME:
+        message = f"is too long for a topic name (spelled {encode_name(name)}); {MAX_ENCODED_NAME} characters fit"
+        raise BadRequest(violations=(Violation(path="name", message=message, invalid_value=name),))
 
 
 def _check_size(document: bytes, context: Context) -> None:
@@ -110,7 +120,10 @@ def _check_size(document: bytes, context: Context) -> None:
 
 
 def _stamp(
-    document: Mapping[str, Json], known: Mapping[str, Json] | None, command: DefinitionCommand, context: Context
+    document: Mapping[str, Json],
+    known: Mapping[str, Json] | None,
+    command: DefinitionCommand,
+    context: Context,
 ) -> bytes:
     """Who and when, as Conductor keeps it: a create sets ``create*``, an update keeps them and sets ``update*``."""
     now, who = context.now_ms, command.operator
@@ -131,7 +144,5 @@ def _warnings(warnings: tuple[str, ...]) -> str:
 
 
 def _refusal(error: BadRequest) -> str:
-    listed = [
-        {"path": v.path, "message": v.message, "invalidValue": v.invalid_value} for v in error.violations
-    ]
+    listed = [{"path": v.path, "message": v.message, "invalidValue": v.invalid_value} for v in error.violations]
     return orjson.dumps({"message": str(error), "validationErrors": listed}).decode()

@@ -15,7 +15,7 @@ from broker_engine.model.definitions import RetryLogic, TaskDef
 MAX_DELAY_SECONDS = 2**31 - 1
 
 
-def _fixed(definition: TaskDef, n: int) -> int:
+def _fixed(definition: TaskDef, _n: int) -> int:
     return definition.retry_delay_seconds
 
 

@@ -6,23 +6,23 @@ Outputs are imperative and closed; the shell turns each into records of one tran
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker_engine.model.state import Execution, TaskState
 from broker_engine.model.status import Phase, ReasonCode, TaskStatus, WorkflowStatus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
+class Transition(NamedTuple):
     """One step of a task or (``reference`` None) of the workflow, as told on the event topic."""
 
+    #: Conductor's word for where it arrived.
+    status: TaskStatus | WorkflowStatus
+    reason_code: ReasonCode
     task_id: str | None = None
     reference: str | None = None
     attempt: int = 0
     from_phase: Phase | None = None
     to_phase: Phase | None = None
-    #: Conductor's word for where it arrived.
-    status: TaskStatus | WorkflowStatus
-    reason_code: ReasonCode
     reason: str | None = None
 
 

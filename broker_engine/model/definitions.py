@@ -26,6 +26,9 @@ class TimeoutPolicy(StrEnum):
     ALERT_ONLY = "ALERT_ONLY"
 
 
+#: D22: the source says 3600, one guide 600.
+DEFAULT_RESPONSE_TIMEOUT_SECONDS = 3600
+
 #: User JSON. ``Any`` because JSON has no static shape.
 Json = Any
 
@@ -43,7 +46,7 @@ class TaskDef:
     max_retry_delay_seconds: int = 0
     backoff_jitter_ms: int = 0
     timeout_seconds: int = 0
-    response_timeout_seconds: int = 3600
+    response_timeout_seconds: int = DEFAULT_RESPONSE_TIMEOUT_SECONDS
     poll_timeout_seconds: int = 0
     total_timeout_seconds: int = 0
     timeout_policy: TimeoutPolicy = TimeoutPolicy.TIME_OUT_WF
