@@ -1,0 +1,231 @@
+"""Commands to records and back. ``DECODERS`` has one line per command class that may stand on ``<ns>.commands``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from broker_engine.errors import DecodeError
+from broker_engine.model.commands import (
+    AnyCommand,
+    Command,
+    DeadlineReached,
+    DelayDue,
+    DeleteTaskDef,
+    DeleteWorkflowDef,
+    IdempotencyStrategy,
+    PutTaskDef,
+    PutWorkflowDef,
+    QueueReady,
+    ReleaseWorkflow,
+    StartWorkflow,
+    TaskCommand,
+    TaskReported,
+    TaskStarted,
+    TerminateWorkflow,
+    Tick,
+)
+from broker_engine.wire.codecs import COMMAND
+from broker_engine.wire.kinds import CommandType
+from broker_engine.wire.records import CommandRecord
+from broker_engine.wire.signing import Signer
+
+COMMAND_TYPES: Mapping[type[Command], CommandType] = {
+    StartWorkflow: CommandType.START_WORKFLOW,
+    TerminateWorkflow: CommandType.TERMINATE_WORKFLOW,
+    ReleaseWorkflow: CommandType.RELEASE_WORKFLOW,
+    TaskStarted: CommandType.TASK_STARTED,
+    TaskReported: CommandType.TASK_REPORTED,
+    DelayDue: CommandType.DELAY_DUE,
+    QueueReady: CommandType.QUEUE_READY,
+    Tick: CommandType.TICK,
+    DeadlineReached: CommandType.DEADLINE_REACHED,
+    PutTaskDef: CommandType.PUT_TASK_DEF,
+    DeleteTaskDef: CommandType.DELETE_TASK_DEF,
+    PutWorkflowDef: CommandType.PUT_WORKFLOW_DEF,
+    DeleteWorkflowDef: CommandType.DELETE_WORKFLOW_DEF,
+}
+#: Commands that workers send under a token; a lease-less report (an operator finishing a task) is signed instead.
+WORKER_COMMANDS = frozenset({CommandType.TASK_STARTED, CommandType.TASK_REPORTED})
+
+
+def _start(r: CommandRecord, common: Mapping[str, Any]) -> StartWorkflow:
+    return StartWorkflow(
+        **common,
+        name=_need(r.name, "name"),
+        version=r.version,
+        input=r.payload or b"{}",
+        correlation_id=r.correlation_id,
+        priority=r.priority,
+        created_by=r.created_by,
+        source=r.source,
+        idempotency_key=r.idempotency_key,
+        strategy=r.strategy or IdempotencyStrategy.FAIL,
+        definition=r.definition,
+    )
+
+
+def _started(r: CommandRecord, common: Mapping[str, Any]) -> TaskStarted:
+    return TaskStarted(
+        **common,
+        reference=_need(r.reference, "reference"),
+        task_id=_need(r.task_id, "taskId"),
+        hand_out=r.hand_out,
+        worker_id=_need(r.worker_id, "workerId"),
+        wants_confirmation=r.wants_confirmation,
+    )
+
+
+def _reported(r: CommandRecord, common: Mapping[str, Any]) -> TaskReported:
+    return TaskReported(
+        **common,
+        reference=_need(r.reference, "reference"),
+        task_id=_need(r.task_id, "taskId"),
+        hand_out=r.hand_out,
+        status=_need(r.status, "status"),
+        lease=r.lease,
+        sequence=r.sequence,
+        worker_id=r.worker_id,
+        output=r.payload,
+        reason=r.reason,
+        error_code=r.error_code,
+    )
+
+
+def _delay_due(r: CommandRecord, common: Mapping[str, Any]) -> DelayDue:
+    return DelayDue(
+        **common,
+        reference=_need(r.reference, "reference"),
+        task_id=_need(r.task_id, "taskId"),
+        hand_out=r.hand_out,
+        due_at_ms=_need(r.due_at_ms, "dueAt"),
+    )
+
+
+def _queue_ready(r: CommandRecord, common: Mapping[str, Any]) -> QueueReady:
+    return QueueReady(
+        **common, reference=_need(r.reference, "reference"), task_id=_need(r.task_id, "taskId"), hand_out=r.hand_out
+    )
+
+
+DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyCommand]] = {
+    CommandType.START_WORKFLOW: _start,
+    CommandType.TASK_STARTED: _started,
+    CommandType.TASK_REPORTED: _reported,
+    CommandType.DELAY_DUE: _delay_due,
+    CommandType.QUEUE_READY: _queue_ready,
+    CommandType.TICK: lambda _, common: Tick(**common),
+    CommandType.TERMINATE_WORKFLOW: lambda r, common: TerminateWorkflow(**common, reason=r.reason),
+    CommandType.RELEASE_WORKFLOW: lambda _, common: ReleaseWorkflow(**common),
+    CommandType.PUT_TASK_DEF: lambda r, common: PutTaskDef(
+        **common, document=_need(r.payload, "payload"), is_update=r.overwrite
+    ),
+    CommandType.DELETE_TASK_DEF: lambda _, common: DeleteTaskDef(**common),
+    CommandType.PUT_WORKFLOW_DEF: lambda r, common: PutWorkflowDef(
+        **common, document=_need(r.payload, "payload"), overwrite=r.overwrite
+    ),
+    CommandType.DELETE_WORKFLOW_DEF: lambda r, common: DeleteWorkflowDef(**common, version=_need(r.version, "version")),
+}
+
+
+def _need(value: Any, field: str) -> Any:
+    if value is None:
+        raise DecodeError(f"a command lacks {field}")
+    return value
+
+
+def decode_command(value: bytes | None, signer: Signer, *, at_ms: int, offset: int) -> AnyCommand:
+    """The command in a record of ``<ns>.commands``.
+
+    Args:
+        at_ms: the record's LogAppendTime.
+        offset: the record's offset; of an accepted TaskStarted it becomes the lease.
+
+    Raises:
+        DecodeError: not a command.
+        BadSignature: neither signed nor, for a worker's report, with a valid token.
+    """
+    record = COMMAND.decode(value)
+    decoder = DECODERS.get(record.type)
+    if decoder is None:
+        raise DecodeError(f"{record.type} is not a command that may stand on the log")
+    assert value is not None, "decode refuses a missing value"
+    if not signer.is_open:
+        _authorise(record, value, signer)
+    common = {
+        "key": record.key,
+        "at_ms": at_ms,
+        "offset": offset,
+        "command_id": record.command_id,
+        "expires_at_ms": record.expires_at_ms,
+        "reply_to": record.reply_to,
+        "operator": record.operator,
+    }
+    return decoder(record, common)
+
+
+def _authorise(record: CommandRecord, value: bytes, signer: Signer) -> None:
+    if record.type in WORKER_COMMANDS and record.token is not None:
+        if record.type is CommandType.TASK_REPORTED and record.lease is None:
+            raise DecodeError("a worker's report lacks its lease")
+        signer.check_token(record.task_id or "", record.hand_out, record.token)
+    else:
+        signer.check(value)
+
+
+def encode_command(command: AnyCommand, signer: Signer, *, token: bytes | None = None) -> bytes:
+    """The record of a command: a worker's report under its token, any other command signed."""
+    encoded = COMMAND.encode(_record(command, token))
+    return encoded if token is not None else signer.sign(encoded)
+
+
+def _record(command: AnyCommand, token: bytes | None) -> CommandRecord:
+    record = CommandRecord(
+        type=COMMAND_TYPES[type(command)],
+        key=command.key,
+        command_id=command.command_id,
+        expires_at_ms=command.expires_at_ms,
+        reply_to=command.reply_to,
+        operator=command.operator,
+        token=token,
+    )
+    if isinstance(command, TaskCommand):
+        record = record._replace(reference=command.reference, task_id=command.task_id, hand_out=command.hand_out)
+    match command:
+        case StartWorkflow():
+            return record._replace(
+                name=command.name,
+                version=command.version,
+                payload=command.input,
+                correlation_id=command.correlation_id,
+                priority=command.priority,
+                created_by=command.created_by,
+                source=command.source,
+                idempotency_key=command.idempotency_key,
+                strategy=command.strategy,
+                definition=command.definition,
+            )
+        case TaskStarted():
+            return record._replace(worker_id=command.worker_id, wants_confirmation=command.wants_confirmation)
+        case TaskReported():
+            return record._replace(
+                status=command.status,
+                lease=command.lease,
+                sequence=command.sequence,
+                worker_id=command.worker_id,
+                payload=command.output,
+                reason=command.reason,
+                error_code=command.error_code,
+            )
+        case DelayDue():
+            return record._replace(due_at_ms=command.due_at_ms)
+        case TerminateWorkflow():
+            return record._replace(reason=command.reason)
+        case PutTaskDef():
+            return record._replace(payload=command.document, overwrite=command.is_update)
+        case PutWorkflowDef():
+            return record._replace(payload=command.document, overwrite=command.overwrite)
+        case DeleteWorkflowDef():
+            return record._replace(version=command.version)
+        case _:
+            return record

@@ -1,0 +1,179 @@
+"""The records that have no class in ``model/``: what stands on the topics beside states and events.
+
+Named tuples in the order of their schemas, like the states.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker_engine.model.commands import IdempotencyStrategy
+from broker_engine.model.decision import Transition
+from broker_engine.model.status import ReportStatus
+from broker_engine.wire.kinds import CommandType, ReplyKind
+
+
+class CommandRecord(NamedTuple):
+    """Every command in one flat record; which fields mean something depends on ``type`` (wire/commands.py)."""
+
+    type: CommandType
+    key: str
+    command_id: str | None = None
+    expires_at_ms: int = 0
+    reply_to: str | None = None
+    operator: str = "system"
+    reference: str | None = None
+    task_id: str | None = None
+    hand_out: int = 0
+    worker_id: str | None = None
+    wants_confirmation: bool = False
+    lease: int | None = None
+    sequence: int = 0
+    status: ReportStatus | None = None
+    payload: bytes | None = None
+    reason: str | None = None
+    error_code: str | None = None
+    due_at_ms: int | None = None
+    name: str | None = None
+    version: int | None = None
+    correlation_id: str | None = None
+    priority: int = 0
+    created_by: str | None = None
+    source: str | None = None
+    idempotency_key: str | None = None
+    strategy: IdempotencyStrategy | None = None
+    definition: bytes | None = None
+    overwrite: bool = False
+    #: HMAC of (task id, hand-out): proves that a worker was handed this very work.
+    token: bytes | None = None
+    #: HMAC over all bytes before it; the last field, so that signing needs no second encoding.
+    signature: bytes | None = None
+
+
+class ScheduledTask(NamedTuple):
+    """Work for a queue: all that a worker needs to run one attempt."""
+
+    task_id: str
+    workflow_id: str
+    workflow_name: str
+    reference: str
+    task_type: str
+    domain: str
+    #: Partition of the workflow, where the worker's reports go.
+    partition: int
+    run: int
+    attempt: int
+    hand_out: int
+    priority: int
+    input: bytes
+    response_timeout_ms: int
+    timeout_ms: int
+    scheduled_at_ms: int
+    correlation_id: str | None = None
+    #: Granted work is void unless its TaskStarted is appended before this moment.
+    start_before_ms: int | None = None
+    token: bytes | None = None
+
+
+class DelayedCommand(NamedTuple):
+    """A wait in the delay topics."""
+
+    workflow_id: str
+    reference: str
+    task_id: str
+    hand_out: int
+    due_at_ms: int
+
+
+class StartVerdict(NamedTuple):
+    """One start confirmation (or refusal)."""
+
+    task_id: str
+    hand_out: int
+    lease: int
+    accepted: bool
+    reason: str = ""
+
+
+class Reply(NamedTuple):
+    """An answer to a client command, or the start confirmations of one worker and batch."""
+
+    kind: ReplyKind
+    command_id: str | None = None
+    status: int = 0
+    message: str = ""
+    verdicts: tuple[StartVerdict, ...] = ()
+
+
+class TransitionEvent(NamedTuple):
+    """What one command did to one workflow (B13)."""
+
+    workflow_id: str
+    workflow_name: str
+    run: int
+    command: CommandType
+    operator: str
+    at_ms: int
+    #: Place of the command on ``commands``: with the key, the event's identity.
+    partition: int
+    offset: int
+    transitions: tuple[Transition, ...] = ()
+    ignored: str | None = None
+
+
+class DefinitionSnapshot(NamedTuple):
+    """A workflow definition with its task definitions, as workflows of a partition run by it."""
+
+    content_hash: str
+    name: str
+    version: int
+    document: bytes
+
+
+class Idempotency(NamedTuple):
+    """A start by idempotency key, remembered longer than the workflow itself."""
+
+    workflow_id: str
+    name: str
+    idempotency_key: str
+    run: int
+    created_at_ms: int
+
+
+class Checkpoint(NamedTuple):
+    """How far a partition of ``commands`` was decided, and its log time then."""
+
+    partition: int
+    offset: int
+    log_time_ms: int
+
+
+class Definition(NamedTuple):
+    """A registered task or workflow definition: the JSON document."""
+
+    name: str
+    version: int
+    document: bytes
+
+
+class NamespaceRecord(NamedTuple):
+    """What was fixed when the namespace was created."""
+
+    name: str
+    partitions: int
+    created_at_ms: int
+    #: Hash of the namespace key, to refuse a process started with another one; None when none is set.
+    key_hash: bytes | None = None
+
+
+class WorkerPresence(NamedTuple):
+    """A worker's sign of life."""
+
+    worker_id: str
+    task_types: str
+    domain: str
+    capacity: int
+    free: int
+    version: str
+    started_at_ms: int
+    is_leaving: bool = False
