@@ -29,9 +29,7 @@ USUAL_PORT = 9092  # where Kafka's tools look when nothing is said
 
 app = typer.Typer(help="Run a local Kafka broker for development.", no_args_is_help=True)
 
-DataOption = Annotated[
-    Path | None, typer.Option("--data", help="Folder of the broker's data.", show_default=False)
-]
+DataOption = Annotated[Path | None, typer.Option("--data", help="Folder of the broker's data.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

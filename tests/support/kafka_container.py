@@ -20,7 +20,7 @@ class KafkaContainer(DockerContainer):
     def __init__(self) -> None:
         super().__init__(IMAGE)
         self._port = reserve_port()
-        self.with_bind_ports(9092, self._port.number)
+        self.with_bind_ports(self._port.number, self._port.number)
         settings = environment_of(container_properties(self._port.number))
         for name, value in settings.items():
             self.with_env(name, value)

@@ -88,9 +88,7 @@ def start_detached(
         die_with_parent=False,
         progress=progress,
     )
-    started = DetachedBroker(
-        pid=broker.pid, bootstrap=broker.bootstrap, data_dir=str(broker.data_dir)
-    )
+    started = DetachedBroker(pid=broker.pid, bootstrap=broker.bootstrap, data_dir=str(broker.data_dir))
     broker.release()
     _write_whole(broker.data_dir / STATE_FILE, json.dumps(started.as_json(), indent=2) + "\n")
     return started

@@ -19,13 +19,12 @@ from broker_engine.runtime.local_broker.readiness import wait_until_ready
 
 IMAGE = "apache/kafka:4.4.0"
 VOLUME = "broker-engine-kafka"
+CONTROLLER_PORT = 9093  # inside the container only
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 START_SECONDS = 180.0  # the first start pulls the image
 
 
-def docker_engine_answers(
-    environment: Mapping[str, str] = os.environ, *, timeout: float = 1.0
-) -> bool:
+def docker_engine_answers(environment: Mapping[str, str] = os.environ, *, timeout: float = 1.0) -> bool:
     """Whether a Docker engine answers a ping; takes milliseconds and never raises.
 
     Engines behind ssh or TLS count as absent: they would not publish ports on this machine.
@@ -61,25 +60,26 @@ def environment_of(properties: Mapping[str, str]) -> dict[str, str]:
     return {f"KAFKA_{key.translate(replacements).upper()}": properties[key] for key in properties}
 
 
-def container_properties(host_port: int) -> dict[str, str]:
+def container_properties(port: int) -> dict[str, str]:
     """The settings of `server.properties` and `quick.properties` with a container's listeners.
 
     Any setting in the environment replaces the image's own configuration as a whole, so it has to
-    be complete.
+    be complete. The port is the same inside and outside, because the broker also connects to its
+    own advertised address (the transaction coordinator writes its markers that way).
     """
     own = read_properties(HERE / "server.properties") | read_properties(HERE / "quick.properties")
     return own | {
-        "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{host_port}",
-        "controller.quorum.voters": f"1@{HOST}:9093",
+        "listeners": f"PLAINTEXT://:{port},CONTROLLER://{HOST}:{CONTROLLER_PORT}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "controller.quorum.voters": f"1@{HOST}:{CONTROLLER_PORT}",
         "log.dirs": "/var/lib/kafka/data",
     }
 
 
-def run_command(host_port: int, properties: Mapping[str, str]) -> list[str]:
+def run_command(port: int, properties: Mapping[str, str]) -> list[str]:
     """The `docker run` that starts it in the background and prints the container's id."""
-    settings = environment_of(container_properties(host_port) | dict(properties))
-    command = ["docker", "run", "--detach", "--rm", "--publish", f"{HOST}:{host_port}:9092"]
+    settings = environment_of(container_properties(port) | dict(properties))
+    command = ["docker", "run", "--detach", "--rm", "--publish", f"{HOST}:{port}:{port}"]
     command += ["--volume", f"{VOLUME}:/var/lib/kafka/data"]
     for name, value in sorted(settings.items()):
         command += ["--env", f"{name}={value}"]

@@ -69,9 +69,7 @@ def find_or_start(
     """
     if bootstrap is not None:
         if not wait_until_ready(bootstrap, timeout=REACH_SECONDS):
-            raise Unreachable(
-                f"No broker is ready at {bootstrap}. Start it or correct the address."
-            )
+            raise Unreachable(f"No broker is ready at {bootstrap}. Start it or correct the address.")
         return GivenBroker(bootstrap)
     running = find_detached(data_dir)
     if running is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_engine.runtime.local_broker.cache import cache_dir
+from broker_engine.runtime.local_broker.class_archive import ClassArchive, archive_for
 from broker_engine.runtime.local_broker.configuration import JARS_LOCK, LOG_CONFIGURATION
 from broker_engine.runtime.local_broker.jars import Progress, ensure_jars, parse_lock
 from broker_engine.runtime.local_broker.java import find_java
@@ -22,11 +23,13 @@ class Installation:
     java: Path
     jars: tuple[Path, ...]
     heap: str
+    classes: ClassArchive
 
-    def broker_command(self, configuration: Path) -> list[str]:
-        """Run the broker."""
+    def broker_command(self, configuration: Path, classes_part: Path | None) -> list[str]:
+        """Run the broker; at its end it writes its classes to `classes_part`, when given."""
         return [
             *self._jvm(f"-Xmx{self.heap}"),
+            *([f"-XX:ArchiveClassesAtExit={classes_part}"] if classes_part else []),
             f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}",
             "kafka.Kafka",
             str(configuration),
@@ -39,7 +42,7 @@ class Installation:
 
     def _jvm(self, heap: str) -> list[str]:
         class_path = os.pathsep.join(map(str, self.jars))
-        return [str(self.java), "-cp", class_path, heap, *JVM_FLAGS]
+        return [str(self.java), "-cp", class_path, heap, *JVM_FLAGS, *self.classes.reading_flags()]
 
 
 def install(*, heap: str, progress: Progress) -> Installation:
@@ -52,5 +55,6 @@ def install(*, heap: str, progress: Progress) -> Installation:
     lock = JARS_LOCK.read_text()
     # A folder per lock, so that two versions of the package can share the cache.
     directory = cache_dir() / f"kafka-{hashlib.sha256(lock.encode()).hexdigest()[:12]}"
-    jars = ensure_jars(parse_lock(lock), directory, progress=progress)
-    return Installation(java=java, jars=tuple(jars), heap=heap)
+    jars = tuple(ensure_jars(parse_lock(lock), directory, progress=progress))
+    classes = archive_for(java, jars, JVM_FLAGS)
+    return Installation(java=java, jars=jars, heap=heap, classes=classes)

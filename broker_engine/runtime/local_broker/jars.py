@@ -59,9 +59,7 @@ def parse_lock(text: str) -> tuple[Jar, ...]:
             coordinates, sha256 = line.split()
             group, artifact, version = coordinates.split(":")
         except ValueError as error:
-            raise ValueError(
-                f"lock line {number} is not `group:artifact:version sha256`"
-            ) from error
+            raise ValueError(f"lock line {number} is not `group:artifact:version sha256`") from error
         jars.append(Jar(group=group, artifact=artifact, version=version, sha256=sha256))
     return tuple(jars)
 

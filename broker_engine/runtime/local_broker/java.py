@@ -25,9 +25,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     if named:
         java = _executable(Path(named).expanduser())
         if java is None:
-            raise NoJava(
-                f"BROKER_ENGINE_JAVA={named} is neither a java executable nor a Java home."
-            )
+            raise NoJava(f"BROKER_ENGINE_JAVA={named} is neither a java executable nor a Java home.")
         return java
     for java in _candidates(environment):
         version = java_version(java)

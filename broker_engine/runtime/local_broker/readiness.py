@@ -17,9 +17,7 @@ PAUSE_SECONDS = 0.05
 REQUEST_SECONDS = 2.0
 
 
-def wait_until_ready(
-    bootstrap: str, *, timeout: float, still_worth_waiting: Callable[[], bool] = lambda: True
-) -> bool:
+def wait_until_ready(bootstrap: str, *, timeout: float, still_worth_waiting: Callable[[], bool] = lambda: True) -> bool:
     """Wait until the broker is ready; False after `timeout` or when it is not worth waiting."""
     deadline = time.monotonic() + timeout
     # The client complains about every refused connection, so first wait for the port.
