@@ -36,6 +36,8 @@ MAX_RETRIES = 10_000
 MAX_SECONDS = 2**31 - 1
 #: Bounds a workflow's records: one task-state per task, and the snapshot must fit into one record.
 MAX_TASKS = 1_000
+#: orjson writes 254 levels; a snapshot wraps a definition into a few more, and inputs put values below its own.
+MAX_DEPTH = 100
 SUPPORTED_TYPES = ("SIMPLE",)
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
@@ -223,7 +225,7 @@ def parse_json(data: bytes, *, what: str) -> Mapping[str, Json]:
     """A JSON object from bytes.
 
     Raises:
-        BadRequest: not JSON, or not an object.
+        BadRequest: not JSON, not an object, or nested too deeply.
     """
     try:
         document = orjson.loads(data)
@@ -231,7 +233,21 @@ def parse_json(data: bytes, *, what: str) -> Mapping[str, Json]:
         raise BadRequest(f"{what} is not valid JSON: {error}") from error
     if not isinstance(document, Mapping):
         raise BadRequest(f"{what} must be a JSON object, not {type(document).__name__}")
+    if _is_deeper_than(document, MAX_DEPTH):
+        raise BadRequest(f"{what} is nested more than {MAX_DEPTH} levels deep")
     return document
+
+
+def _is_deeper_than(document: Json, levels: int) -> bool:
+    level = [document]
+    for _ in range(levels):
+        level = [
+            child
+            for parent in level
+            if isinstance(parent, Mapping | list)
+            for child in (parent.values() if isinstance(parent, Mapping) else parent)
+        ]
+    return any(isinstance(value, Mapping | list) for value in level)
 
 
 def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[TaskDef]:
@@ -243,7 +259,8 @@ def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[Ta
     timeout = attributes.get("timeout_seconds", 0)
     response = attributes.get("response_timeout_seconds", DEFAULT_RESPONSE_TIMEOUT_SECONDS)
     total = attributes.get("total_timeout_seconds", 0)
-    if timeout > 0 and response > timeout:
+    is_response_bad = any(violation.path == f"{path}responseTimeoutSeconds" for violation in violations)
+    if timeout > 0 and response > timeout and not is_response_bad:
         violations.append(
             Violation(
                 path=f"{path}responseTimeoutSeconds",
@@ -274,12 +291,15 @@ def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[Ta
 def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
     """Check a workflow definition and read it.
 
-    A task without ``taskDefinition`` gets one with all defaults (Conductor's ad-hoc definition); ``snapshot`` embeds the
-    registered ones first.
+    A task without ``taskDefinition`` gets one with all defaults (Conductor's ad-hoc definition); ``snapshot`` embeds
+    the registered ones first.
     """
     violations: list[Violation] = []
     warnings: list[str] = []
     attributes = _read_fields(document, WORKFLOW_DEF_FIELDS, "", violations, warnings)
+    if attributes.get("timeout_policy") is TimeoutPolicy.RETRY:
+        message = f"must be one of {TimeoutPolicy.TIME_OUT_WF}, {TimeoutPolicy.ALERT_ONLY}: a workflow is not retried"
+        violations.append(Violation(path="timeoutPolicy", message=message, invalid_value="RETRY"))
     listed = document.get("tasks")
     tasks = listed if isinstance(listed, list) else []
     if isinstance(listed, list) and not 1 <= len(listed) <= MAX_TASKS:
@@ -389,11 +409,18 @@ def snapshot(document: Mapping[str, Json], registered: Callable[[str], TaskDef |
 
     An inline ``taskDefinition`` wins over the registered one.
     """
-    tasks = []
-    for task in document["tasks"]:
-        known = registered(task["name"]) if task.get("taskDefinition") is None else None
-        tasks.append(task if known is None else {**task, "taskDefinition": dict(known.document)})
+    listed = document.get("tasks")
+    tasks = [_with_definition(task, registered) for task in listed] if isinstance(listed, list) else listed
     return from_snapshot({**document, "tasks": tasks})
+
+
+def _with_definition(task: Json, registered: Callable[[str], TaskDef | None]) -> Json:
+    """A step with its task definition. What is malformed stays as it is: the check that follows names it."""
+    if not isinstance(task, Mapping) or task.get("taskDefinition") is not None:
+        return task
+    name = task.get("name")
+    known = registered(name) if isinstance(name, str) else None
+    return task if known is None else {**task, "taskDefinition": dict(known.document)}
 
 
 def from_snapshot(document: Mapping[str, Json]) -> WorkflowDef:

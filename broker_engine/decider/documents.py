@@ -95,7 +95,7 @@ def task_input(
         return b"{}"
     document = ExecutionDocument(execution, task_id, environment)
     resolved = resolve(step.input_parameters, document)
-    values = resolved if isinstance(resolved, dict) else {}
+    values = dict(resolved) if isinstance(resolved, dict) else {}
     for key, value in template.items():
         if key not in values:
             values[key] = resolve(value, document)

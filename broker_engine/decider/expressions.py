@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from jsonpath_ng.ext.parser import parse as parse_jsonpath
 
 from broker_engine.model.definitions import Json
+
+#: Expressions inside expressions; what is deeper stays text.
+MAX_NESTING = 16
 
 
 class Document(Protocol):
@@ -81,7 +85,7 @@ def _collect_expression(part: str | _Expression, found: set[str]) -> None:
     if isinstance(first, str):
         path = first.strip().removeprefix("$.")
         match = _STEP.match(path)
-        if match and "." in path and not path.startswith(("$", "@")):
+        if match and match.end() < len(path) and not path.startswith(("$", "@")):
             found.add(match.group(1) or match.group(2) or match.group(3) or "")
     for nested in part.parts:
         _collect_expression(nested, found)
@@ -90,12 +94,12 @@ def _collect_expression(part: str | _Expression, found: set[str]) -> None:
 @lru_cache(maxsize=4096)
 def parse(text: str) -> tuple[str | _Expression, ...]:
     """Split a text into plain parts and expressions. An unclosed ``${`` is plain text."""
-    parts, position = _parse_until(text, 0, nested=False)
+    parts, position = _parse_until(text, 0, depth=0)
     assert position == len(text)
     return tuple(parts)
 
 
-def _parse_until(text: str, position: int, *, nested: bool) -> tuple[list[str | _Expression], int]:
+def _parse_until(text: str, position: int, *, depth: int) -> tuple[list[str | _Expression], int]:
     parts: list[str | _Expression] = []
     plain: list[str] = []
 
@@ -105,18 +109,19 @@ def _parse_until(text: str, position: int, *, nested: bool) -> tuple[list[str | 
             plain.clear()
 
     while position < len(text):
-        if text.startswith("$${", position) and not nested:
-            end = _closing_brace(text, position + 3)
-            plain.append(text[position + 1 : end])
-            position = end
-        elif text.startswith("${", position):
-            end = _closing_brace(text, position + 2)
-            if text[end - 1] != "}" or end - 1 < position + 2:
+        is_escape = text.startswith("$${", position) and not depth
+        start = position + 3 if is_escape else position + 2
+        if (is_escape or text.startswith("${", position)) and depth < MAX_NESTING:
+            end = _closing_brace(text, start)
+            if end is None:
                 plain.append(text[position:])
                 position = len(text)
+            elif is_escape:
+                plain.append(text[position + 1 : end])
+                position = end
             else:
                 flush()
-                inner, _ = _parse_until(text[position + 2 : end - 1], 0, nested=True)
+                inner, _ = _parse_until(text[start : end - 1], 0, depth=depth + 1)
                 parts.append(_Expression(tuple(inner)))
                 position = end
         else:
@@ -126,8 +131,8 @@ def _parse_until(text: str, position: int, *, nested: bool) -> tuple[list[str | 
     return parts, position
 
 
-def _closing_brace(text: str, position: int) -> int:
-    """The index after the brace that closes the one before ``position``; the end of the text when none does."""
+def _closing_brace(text: str, position: int) -> int | None:
+    """The index after the brace that closes the one before ``position``; None when none does."""
     depth = 1
     while position < len(text):
         if text[position] == "{":
@@ -137,7 +142,7 @@ def _closing_brace(text: str, position: int) -> int:
             if depth == 0:
                 return position + 1
         position += 1
-    return position
+    return None
 
 
 def _resolve_text(text: str, document: Document) -> Json:
@@ -157,7 +162,13 @@ def _evaluate(expression: _Expression, document: Document) -> Json:
     if path.startswith("workflow.secrets."):
         return "${" + path + "}"
     named = document.named(path)
-    return named if named is not None else compile_path(path)(document)
+    if named is not None:
+        return named
+    try:
+        value = compile_path(path)
+    except ValueError:  # put together from values, so no check of the definition could see it
+        return None
+    return value(document)
 
 
 @lru_cache(maxsize=4096)
@@ -225,4 +236,14 @@ def java_text(value: Json) -> str:
         return "{" + ", ".join(f"{key}={java_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(java_text, value)) + "]"
-    return str(value)
+    return _java_double(value) if isinstance(value, float) else str(value)
+
+
+def _java_double(value: float) -> str:
+    """Java turns to scientific notation below 0.001 and from 10 million on (Double.toString)."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(exponent, int), "JSON knows neither infinity nor NaN"
+    first, *rest = map(str, digits)
+    return f"{'-' if sign else ''}{first}.{''.join(rest) or '0'}E{exponent + len(rest)}"
