@@ -27,6 +27,7 @@ from broker_engine.model.definitions import (
     WorkflowDef,
     WorkflowTask,
 )
+from broker_engine.model.names import MAX_ENCODED_NAME, encode_name
 
 T = TypeVar("T")
 
@@ -276,6 +277,8 @@ def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[Ta
                 invalid_value=timeout,
             )
         )
+    if not path:  # an embedded definition has the name of its step
+        violations += _name_violations(name, "name")
     email = attributes.get("owner_email")
     if email is not None and not _EMAIL.fullmatch(email):
         violations.append(Violation(path=f"{path}ownerEmail", message="must be an e-mail address", invalid_value=email))
@@ -286,6 +289,15 @@ def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[Ta
     if violations:
         return Parsed(value=None, violations=tuple(violations), warnings=tuple(warnings))
     return Parsed(value=TaskDef(**attributes, document=document), warnings=tuple(warnings))
+
+
+def _name_violations(name: str, path: str) -> list[Violation]:
+    """A task's name becomes a part of its queue's topic name, which Kafka limits."""
+    encoded = encode_name(name)
+    if len(encoded) <= MAX_ENCODED_NAME:
+        return []
+    message = f"is too long for a topic name (spelled {encoded}); {MAX_ENCODED_NAME} characters fit"
+    return [Violation(path=path, message=message, invalid_value=name)]
 
 
 def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
@@ -336,6 +348,7 @@ def _parse_step(document: Json, path: str, violations: list[Violation], warnings
                 invalid_value=attributes["type"],
             )
         )
+    violations += _name_violations(attributes.get("name", ""), f"{path}name")
     embedded = document.get("taskDefinition")
     definition = TaskDef(name=str(attributes.get("name", "")))
     if isinstance(embedded, Mapping):

@@ -22,7 +22,6 @@ from broker_engine.model.commands import (
 )
 from broker_engine.model.decision import Decision, Output, WriteDefinition
 from broker_engine.model.definitions import Json
-from broker_engine.model.names import MAX_ENCODED_NAME, encode_name
 
 DefinitionCommand = PutTaskDef | DeleteTaskDef | PutWorkflowDef | DeleteWorkflowDef
 
@@ -69,7 +68,6 @@ def _put_task_def(command: PutTaskDef, context: Context) -> tuple[WriteDefinitio
     parsed = parse_task_def(document)
     definition = parsed.unwrap()
     _check_key(command, definition.name)
-    _check_topic_name(definition.name)
     known = context.definitions.task_def(definition.name)
     if command.is_update and known is None:
         raise NotFound(f"there is no task definition {definition.name}: create it first")
@@ -106,12 +104,6 @@ def _check_key(command: DefinitionCommand, name: str) -> None:
                 ),
             )
         )
-
-
-def _check_topic_name(name: str) -> None:
-    if len(encode_name(name)) > MAX_ENCODED_NAME:
-        message = f"is too long for a topic name (spelled {encode_name(name)}); {MAX_ENCODED_NAME} characters fit"
-        raise BadRequest(violations=(Violation(path="name", message=message, invalid_value=name),))
 
 
 def _check_size(document: bytes, context: Context) -> None:
