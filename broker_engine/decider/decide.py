@@ -316,7 +316,7 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
 
 
 def _void_start(task: TaskState, command: TaskStarted) -> str | None:
-    if command.hand_out != task.hand_out:
+    if command.hand_out != task.hand_out or not task.hand_out:
         return f"hand-out {command.hand_out} is void, the current one is {task.hand_out}"
     if task.phase not in (Phase.QUEUED, Phase.RUNNING):
         return f"the task is {task.phase}, not on its queue"

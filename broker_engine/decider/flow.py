@@ -64,7 +64,14 @@ WORKFLOW_ENDS: Mapping[TaskStatus, WorkflowStatus] = {
 
 
 def schedule(draft: Draft, step: WorkflowTask, code: ReasonCode) -> None:
-    """Make the first attempt of a step."""
+    """Make the first attempt of a step, and of those after it while each ends as it appears."""
+    ended = _schedule(draft, step, code)
+    if ended is not None:
+        _go_on(draft, ended)
+
+
+def _schedule(draft: Draft, step: WorkflowTask, code: ReasonCode) -> TaskState | None:
+    """Make the first attempt of a step; returned when it ended as it appeared and the flow goes on."""
     workflow = draft.workflow
     task_id = derive_task_id(
         workflow_id=workflow.workflow_id,
@@ -90,18 +97,19 @@ def schedule(draft: Draft, step: WorkflowTask, code: ReasonCode) -> None:
         updated_at_ms=draft.now_ms,
         reason_code=code,
     )
-    _add(draft, task, code, delay_ms=step.start_delay_seconds * 1_000)
+    return _add(draft, task, code, delay_ms=step.start_delay_seconds * 1_000)
 
 
-def _add(draft: Draft, task: TaskState, code: ReasonCode, *, delay_ms: int, reason: str | None = None) -> None:
+def _add(
+    draft: Draft, task: TaskState, code: ReasonCode, *, delay_ms: int, reason: str | None = None
+) -> TaskState | None:
     """Add an attempt that is handed out now or after its delay."""
     if len(task.input) > draft.context.max_payload_bytes:
-        _refuse_input(draft, task, draft.step(task))
-        return
+        return _refuse_input(draft, task, draft.step(task))
     if delay_ms <= 0:
         draft.appear(_on_queue(draft, task), code, reason)
         _put_on_queue(draft, task.reference)
-        return
+        return None
     due_at_ms = draft.now_ms + delay_ms
     draft.appear(task._replace(due_at_ms=due_at_ms, waiting_for=WaitingFor.DELAY), code, reason)
     draft.outputs.append(
@@ -112,6 +120,7 @@ def _add(draft: Draft, task: TaskState, code: ReasonCode, *, delay_ms: int, reas
             due_at_ms=due_at_ms,
         )
     )
+    return None
 
 
 def _on_queue(draft: Draft, task: TaskState) -> TaskState:
@@ -158,7 +167,8 @@ def expect_delay(draft: Draft, task: TaskState) -> None:
     definition = draft.step(task).definition
     returned = task._replace(delay_returned=True)
     deadline = next_deadline(returned, definition)
-    draft.set_aside(returned._replace(next_deadline_at_ms=deadline.at_ms if deadline else None))
+    assert deadline is not None, "a task that waits has a clock"
+    draft.set_aside(returned._replace(next_deadline=deadline.kind.value, next_deadline_at_ms=deadline.at_ms))
 
 
 def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
@@ -238,7 +248,10 @@ def _fail(
             **changes,
         )
         draft.mark_retried(ended)
-        _add(draft, retry.task, ReasonCode.RETRYABLE_ERROR, delay_ms=retry.delay_ms, reason=reason)
+        again = retry.task._replace(reason_code=ReasonCode.RETRYABLE_ERROR, reason=ended.reason)
+        refused = _add(draft, again, ReasonCode.RETRYABLE_ERROR, delay_ms=retry.delay_ms, reason=reason)
+        if refused is not None:
+            _go_on(draft, refused)
         return
     code = ReasonCode.TOTAL_TIMEOUT if over_budget else ending.code
     if step.optional:
@@ -298,7 +311,6 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         first_scheduled_at_ms=task.first_scheduled_at_ms,
         scheduled_at_ms=draft.now_ms,
         updated_at_ms=draft.now_ms,
-        reason=task.reason,
         retried_task_id=task.task_id,
     )
     return _Retry(again, delay_ms)
@@ -310,8 +322,8 @@ def _misses_budget(draft: Draft, task: TaskState, definition: TaskDef, delay_ms:
     return budget_ms > 0 and draft.now_ms + delay_ms >= task.first_scheduled_at_ms + budget_ms
 
 
-def _refuse_input(draft: Draft, task: TaskState, step: WorkflowTask) -> None:
-    """A new task whose resolved input is over the limit ends as it appears."""
+def _refuse_input(draft: Draft, task: TaskState, step: WorkflowTask) -> TaskState | None:
+    """A new task whose resolved input is over the limit ends as it appears; returned when the flow goes on."""
     reason = f"the resolved input has {len(task.input)} bytes, the limit is {draft.context.max_payload_bytes}"
     phase = Phase.SUCCEEDED if step.optional else Phase.FAILED
     ended = task._replace(
@@ -324,18 +336,19 @@ def _refuse_input(draft: Draft, task: TaskState, step: WorkflowTask) -> None:
     )
     ended = draft.appear(ended, ReasonCode.PAYLOAD_TOO_LARGE, reason)
     if step.optional or step.permissive:
-        _go_on(draft, ended)
-    else:
-        _end_by_failure(draft, ended, ReasonCode.PAYLOAD_TOO_LARGE)
+        return ended
+    _end_by_failure(draft, ended, ReasonCode.PAYLOAD_TOO_LARGE)
+    return None
 
 
 def _go_on(draft: Draft, done: TaskState) -> None:
     """Schedule the step after an ended one, or end the workflow after the last."""
     definition = draft.execution.definition
-    following = definition.index[done.reference] + 1
-    if following < len(definition.tasks):
-        schedule(draft, definition.tasks[following], ReasonCode.PREVIOUS_TASK_DONE)
-        return
+    while (following := definition.index[done.reference] + 1) < len(definition.tasks):
+        ended = _schedule(draft, definition.tasks[following], ReasonCode.PREVIOUS_TASK_DONE)
+        if ended is None:
+            return
+        done = ended
     failed = [
         task
         for step in definition.tasks
