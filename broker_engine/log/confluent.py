@@ -124,6 +124,7 @@ ANSWERS: Mapping[int, type[LogError]] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: UnknownTopic,
     KafkaError._UNKNOWN_TOPIC: UnknownTopic,
     KafkaError._UNKNOWN_PARTITION: UnknownTopic,
+    KafkaError._NOENT: UnknownTopic,  # what a query for offsets says when no partition has a leader
     KafkaError._TRANSPORT: Unreachable,
     KafkaError._ALL_BROKERS_DOWN: Unreachable,
     KafkaError._RESOLVE: Unreachable,
@@ -377,10 +378,17 @@ class ConfluentTransactionalWriter:
             # 105 ms instead of 7.
             "retry.backoff.ms": 2,
             "retry.backoff.max.ms": 20,
+            # How long a record for a topic that the cluster does not know holds up its transaction.
+            "topic.metadata.propagation.max.ms": 5_000,
             "delivery.report.only.error": True,
             "on_delivery": self._on_failed_delivery,
         }
-        self._producer: Producer | None = _made(Producer, conf, _PRODUCER, own, health=self._health)
+
+        def make() -> Producer:
+            return _made(Producer, conf, _PRODUCER, own, health=self._health)
+
+        self._make_producer: Callable[[], Producer] = make
+        self._producer: Producer | None = self._make_producer()
 
     def init(self, timeout: float = 30.0) -> None:
         deadline = time.monotonic() + timeout
@@ -445,6 +453,11 @@ class ConfluentTransactionalWriter:
 
     def abort(self, timeout: float = 30.0) -> None:
         self._insist(self._live.abort_transaction, timeout)
+        if self._failed_delivery is not None:
+            # The refused record left a hole in the client's sequence numbers, which would abort the next transaction
+            # too (OUT_OF_ORDER_SEQUENCE_NUMBER): go on with a new client.
+            self._producer = self._make_producer()
+            self.init(timeout)
 
     def close(self) -> None:
         # Not Producer.close(): that aborts an open transaction, which after a commit of unknown
@@ -684,34 +697,48 @@ class ConfluentReader:
 class ConfluentGroupReader(ConfluentReader):
     """ports.GroupReader."""
 
+    _listener: RebalanceListener | None = None
+
     def subscribe(self, topic: str, listener: RebalanceListener | None = None) -> None:
+        self._listener = listener
+
         def on_assign(consumer: Consumer, partitions: list[KafkaPartition]) -> None:
             added = _from_kafka(partitions)
             self._change(self._assigned.union(added), added)
             consumer.incremental_assign(partitions)
-            if listener is not None:
+            if added and self._listener is not None:
                 consumer.pause(partitions)
                 self._paused.update(added)
-                listener.assigned(added)
+                self._listener.assigned(added)
 
         def on_revoke(consumer: Consumer, partitions: list[KafkaPartition]) -> None:
             removed = _from_kafka(partitions)
-            if listener is not None:
-                listener.revoked(removed)
+            if removed and self._listener is not None:
+                self._listener.revoked(removed)
             self._change(self._assigned.difference(removed), removed)
             consumer.incremental_unassign(partitions)
 
         def on_lost(consumer: Consumer, partitions: list[KafkaPartition]) -> None:
             removed = _from_kafka(partitions)
             self._change(self._assigned.difference(removed), removed)
-            if listener is not None:
-                listener.lost(removed)
+            if removed and self._listener is not None:
+                self._listener.lost(removed)
             consumer.incremental_unassign(partitions)
 
         try:
             self._consumer.subscribe([topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
         except KafkaException as error:
             raise translate(error.args[0]) from error
+
+    def close(self) -> None:
+        # The client's own close may have left the group before it tells of the revocation; a release committed in
+        # that call must come before.
+        listener, self._listener = self._listener, None
+        try:
+            if not self._closed and self._assigned and listener is not None:
+                listener.revoked(sorted(self._assigned))
+        finally:
+            super().close()
 
     def assignment(self) -> frozenset[TopicPartition]:
         return self._assigned

@@ -5,7 +5,8 @@ and for trying the engine out. Nothing is stored. Time comes from the given cloc
 sleeps unless ``blocks`` is set. The contract suite runs on this and on the real one alike; what only
 this one can do are the faults:
 
-* ``lag_lso``: committed records become visible later than their commit returned (61 of 300 times).
+* ``lag_lso``, ``lag_offsets``: what was committed becomes visible later than the commit returned
+  (seen 61 of 300 times).
 * ``split_assignment``: two topics in one subscription land on different members (8 of 8).
 * a zombie's transaction commits when it carries no offsets, and is fenced when it does (always so).
 * ``make_next_commit_unknown``: the next commit does not answer, having happened or not.
@@ -102,6 +103,16 @@ class MemoryLog:
         with self.cluster.lock:
             self.cluster.is_down = is_down
             self.cluster.changed.notify_all()
+
+    @property
+    def lag_offsets(self) -> bool:
+        """With ``lag_lso``: the offsets of those commits are pending until then, too. Both orders happen
+        on a real cluster; without this switch the offsets come first, which hurts more."""
+        return self.cluster.offsets_lag
+
+    @lag_offsets.setter
+    def lag_offsets(self, lag: bool) -> None:
+        self.cluster.offsets_lag = lag
 
     @property
     def lag_lso(self) -> bool:

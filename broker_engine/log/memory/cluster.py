@@ -62,6 +62,7 @@ class Cluster:
         self.unmarked: list[Transaction] = []
         self.is_down = False
         self.lags = False
+        self.offsets_lag = False
         self.splits = False
 
     # ------------------------------------------------------------------------------------ topics
@@ -137,15 +138,11 @@ class Cluster:
         transaction.offsets.setdefault(group, {}).update(offsets)
 
     def finish(self, transaction: Transaction, outcome: Outcome) -> None:
-        """End a transaction. With `lag_lso` its offsets are readable at once and its records later:
-        the order that was seen on real clusters and hurts most."""
+        """End a transaction. What it did becomes visible with its markers, which may come later."""
         transaction.outcome = outcome
         del self.open[transaction.transactional_id]
-        for name, offsets in transaction.offsets.items():
-            group = self.group(name)
-            group.pending.pop(transaction, None)
-            if outcome is Outcome.COMMITTED:
-                group.offsets |= offsets
+        if not self.offsets_lag:
+            self._settle_offsets(transaction)
         self.unmarked.append(transaction)
         if not self.lags:
             self.write_markers()
@@ -155,10 +152,18 @@ class Cluster:
         for transaction in list(self.unmarked):
             if only is None or transaction.transactional_id == only:
                 self.unmarked.remove(transaction)
+                self._settle_offsets(transaction)
                 for tp in transaction.touched:
                     if tp.topic in self.topics:
                         self.partition(tp).mark(transaction, self.clock())
         self.changed.notify_all()
+
+    def _settle_offsets(self, transaction: Transaction) -> None:
+        for name, offsets in transaction.offsets.items():
+            group = self.group(name)
+            is_pending = group.pending.pop(transaction, None) is not None
+            if is_pending and transaction.outcome is Outcome.COMMITTED:
+                group.offsets |= offsets
 
     # ------------------------------------------------------------------------------------ groups
 
