@@ -142,8 +142,8 @@ class _Compiler:
         """A field's type with names looked up, and whether it is optional."""
         is_optional = isinstance(schema, list)
         if is_optional:
-            assert len(schema) == 2 and schema[0] == "null", f"only [null, T] unions are used, not {schema}"
-            schema = schema[1]
+            nothing, schema = schema
+            assert nothing == "null", "only [null, T] unions are used"
         if isinstance(schema, str):
             schema = self.named.get(schema, schema)
         if isinstance(schema, dict) and isinstance(schema["type"], str) and schema["type"] in _PLAIN_WRITERS:
@@ -218,7 +218,7 @@ class _Compiler:
 
 
 def _read_blocks(data: bytes, position: int, reader: Callable[[bytes, int], Any]) -> tuple[tuple[Any, ...], int]:
-    items = []
+    items: list[Any] = []
     while True:
         count, position = read_long(data, position)
         if count == 0:
@@ -286,7 +286,7 @@ def _default(field: Mapping[str, Any], kind: Any) -> object:
 
 def _field_kinds(kind: Any, schema: Schema) -> Mapping[str, Any]:
     """Enum classes of a nested tuple's fields, from its resolved annotations."""
-    from typing import get_type_hints  # noqa: PLC0415 - only while compiling
+    from typing import get_type_hints  # only while compiling
 
     hints = get_type_hints(kind)
     return {field["name"]: enum_in(hints[name]) for field, name in zip(schema["fields"], kind._fields, strict=True)}

@@ -25,7 +25,7 @@ from broker_engine.model.commands import (
     TerminateWorkflow,
     Tick,
 )
-from broker_engine.wire.codecs import COMMAND
+from broker_engine.wire.codecs import COMMAND, FRAME_BYTES
 from broker_engine.wire.kinds import CommandType
 from broker_engine.wire.records import CommandRecord
 from broker_engine.wire.signing import Signer
@@ -229,3 +229,8 @@ def _record(command: AnyCommand, token: bytes | None) -> CommandRecord:
             return record._replace(version=command.version)
         case _:
             return record
+
+
+def command_types_first_bytes(*types: CommandType) -> frozenset[bytes]:
+    """The first six bytes (frame and type) of encoded commands of these types: to sort records before decoding them."""
+    return frozenset(COMMAND.encode(CommandRecord(type=kind, key=""))[: FRAME_BYTES + 1] for kind in types)

@@ -1,8 +1,8 @@
 """Who may say what: signatures on commands, tokens on worker reports.
 
-With a namespace key every command that is not a worker's report is signed, and a report carries the token of the hand-out
-it is about, so that a worker of one domain can neither forge results of another nor steer workflows. Without a key
-(development) both are empty and nothing is checked.
+With a namespace key every command that is not a worker's report is signed, and a report carries the token of the
+hand-out it is about, so that a worker of one domain can neither forge results of another nor steer workflows. Without a
+key (development) both are empty and nothing is checked.
 """
 
 from __future__ import annotations

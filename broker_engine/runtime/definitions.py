@@ -1,0 +1,130 @@
+"""The registered definitions as a decider sees them: a view of two compacted topics, read as far as is asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import structlog
+
+from broker_engine.decider.definitions import parse_task_def, snapshot
+from broker_engine.errors import BadRequest, DecodeError
+from broker_engine.log.ports import BEGINNING, Log, Record, TopicPartition
+from broker_engine.model.decision import WriteDefinition
+from broker_engine.model.definitions import TaskDef, WorkflowDef
+from broker_engine.topics import Namespace, Topic
+from broker_engine.wire.codecs import DEFINITION
+
+_log = structlog.get_logger(__name__)
+
+#: How long a batch waits for a definition that is committed but not yet readable (the last stable offset lags).
+CATCH_UP_SECONDS = 0.5
+
+
+class DefinitionView:
+    """Every registered definition (decider.context.Definitions), parsed once.
+
+    Writes of the batch being decided count at once (``stage``) and are dropped with it (``unstage``).
+    """
+
+    def __init__(self, log: Log, namespace: Namespace) -> None:
+        self._tasks_tp = TopicPartition(namespace.topic(Topic.TASK_DEFS), 0)
+        self._workflows_tp = TopicPartition(namespace.topic(Topic.WORKFLOW_DEFS), 0)
+        self._reader = log.reader()
+        self._reader.assign({self._tasks_tp: BEGINNING, self._workflows_tp: BEGINNING})
+        self._tasks: dict[str, bytes] = {}
+        self._workflows: dict[str, dict[int, bytes]] = {}
+        self._staged: list[tuple[WriteDefinition, bytes | None]] = []
+        self._task_cache: dict[str, TaskDef] = {}
+        self._snapshots: dict[tuple[str, int], WorkflowDef] = {}
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        return (self._tasks_tp, self._workflows_tp)
+
+    # --- decider.context.Definitions
+
+    def task_def(self, name: str) -> TaskDef | None:
+        document = self._tasks.get(name)
+        if document is None:
+            return None
+        if name not in self._task_cache:
+            self._task_cache[name] = parse_task_def(orjson.loads(document)).unwrap()
+        return self._task_cache[name]
+
+    def workflow_def(self, name: str, version: int | None) -> WorkflowDef | None:
+        versions = self._workflows.get(name)
+        if not versions:
+            return None
+        chosen = max(versions) if version is None else version
+        if chosen not in versions:
+            return None
+        key = (name, chosen)
+        if key not in self._snapshots:
+            self._snapshots[key] = snapshot(orjson.loads(versions[chosen]), self.task_def)
+        return self._snapshots[key]
+
+    def workflow_versions(self, name: str) -> tuple[int, ...]:
+        return tuple(sorted(self._workflows.get(name, ())))
+
+    # --- reading
+
+    def catch_up(self, ends: Mapping[TopicPartition, int], timeout: float = CATCH_UP_SECONDS) -> bool:
+        """Read to these offsets; False when they could not be reached in time (decide with what is committed)."""
+        deadline = time.monotonic() + timeout
+        while any(self._reader.position(tp) < end for tp, end in ends.items()):
+            rest = deadline - time.monotonic()
+            if rest <= 0:
+                return False
+            self._apply(self._reader.read(1_000, min(rest, 0.05)))
+        return True
+
+    def poll(self) -> None:
+        """Take in what has arrived."""
+        self._apply(self._reader.read(1_000, 0.0))
+
+    def stage(self, write: WriteDefinition) -> None:
+        """Let a definition of the batch being decided count."""
+        self._staged.append((write, self._put(write.kind, write.key, write.document)))
+
+    def unstage(self) -> None:
+        """The batch was aborted: forget its definitions."""
+        for write, before in reversed(self._staged):
+            self._put(write.kind, write.key, before)
+        self._staged.clear()
+
+    def settle(self) -> None:
+        """The batch was committed."""
+        self._staged.clear()
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _apply(self, records: list[Record]) -> None:
+        for record in records:
+            kind = "task" if record.topic == self._tasks_tp.topic else "workflow"
+            try:
+                document = DEFINITION.decode(record.value).document if record.value is not None else None
+                self._put(kind, (record.key or b"").decode(), document)
+            except (DecodeError, BadRequest, ValueError) as error:
+                _log.warning("definitions.unreadable", topic=record.topic, offset=record.offset, error=str(error))
+
+    def _put(self, kind: str, key: str, document: bytes | None) -> bytes | None:
+        """Store or remove; returns what was there before."""
+        self._snapshots.clear()
+        if kind == "task":
+            self._task_cache.pop(key, None)
+            return _put(self._tasks, key, document)
+        name, _, version = key.rpartition(":")
+        return _put(self._workflows.setdefault(name, {}), int(version), document)
+
+
+def _put(documents: dict[Any, bytes], key: Any, document: bytes | None) -> bytes | None:
+    before = documents.get(key)
+    if document is None:
+        documents.pop(key, None)
+    else:
+        documents[key] = document
+    return before

@@ -1,0 +1,153 @@
+"""Creating a namespace and refusing one that would lose or duplicate work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker_engine.errors import BadRequest, UnsafeSettings
+from broker_engine.log.ports import BEGINNING, Isolation, Log, NewTopic, TopicPartition
+from broker_engine.topics import SCHEDULE_SPEC, Namespace, Topic, TopicSpec
+from broker_engine.wire.codecs import NAMESPACE
+from broker_engine.wire.records import NamespaceRecord
+from broker_engine.wire.signing import Signer
+
+#: Settings that are checked for equality; the others of a spec are advice.
+_EXACT = ("cleanup.policy", "message.timestamp.type")
+#: Settings that may be larger than ours but not smaller (-1 is unlimited).
+_AT_LEAST = ("retention.ms", "delete.retention.ms")
+
+
+def read_record(log: Log, namespace: Namespace, *, timeout: float = 10.0) -> NamespaceRecord | None:
+    """The namespace record, None when the namespace was not created yet."""
+    tp = TopicPartition(namespace.topic(Topic.NAMESPACE), 0)
+    admin = log.admin()
+    try:
+        if tp.topic not in admin.topics():
+            return None
+        end = admin.end_offsets([tp], Isolation.UNCOMMITTED)[tp]
+    finally:
+        admin.close()
+    reader = log.reader()
+    found: NamespaceRecord | None = None
+    try:
+        reader.assign({tp: BEGINNING})
+        waited = 0.0
+        while end and reader.position(tp) < end and waited < timeout:
+            records = reader.read(100, 0.1)
+            waited += 0.0 if records else 0.1
+            for record in records:
+                if record.key == namespace.name.encode():
+                    found = NAMESPACE.decode(record.value)
+    finally:
+        reader.close()
+    return found
+
+
+def ensure(log: Log, namespace: Namespace, *, partitions: int, signer: Signer, now_ms: int) -> NamespaceRecord:
+    """Create what is missing of a namespace, check what is there, and return its record.
+
+    The partition count of an existing namespace is its record's; ``partitions`` matters only for a new one.
+
+    Raises:
+        UnsafeSettings: a topic or the key does not fit; the message lists every problem and its remedy.
+    """
+    existing = read_record(log, namespace)
+    record = existing or NamespaceRecord(
+        name=namespace.name, partitions=partitions, created_at_ms=now_ms, key_hash=signer.key_hash()
+    )
+    _check_key(record, signer)
+    admin = log.admin()
+    try:
+        admin.create(
+            NewTopic(name=name, partitions=spec.partitions or record.partitions, config=spec.config)
+            for name, spec in namespace.fixed_topics().items()
+        )
+    finally:
+        admin.close()
+    verify(log, namespace, record)
+    if existing is None:
+        writer = log.writer(client_id=f"{namespace.name}.namespace")
+        writer.send(namespace.topic(Topic.NAMESPACE), 0, namespace.name.encode(), NAMESPACE.encode(record))
+        left = writer.flush(10.0)
+        writer.close()
+        if left:
+            raise UnsafeSettings("the namespace record could not be written; is the cluster healthy?")
+    return record
+
+
+def open_existing(log: Log, namespace: Namespace, signer: Signer) -> NamespaceRecord:
+    """The record of a namespace that must exist already.
+
+    Raises:
+        BadRequest: it does not.
+        UnsafeSettings: the key is another one.
+    """
+    record = read_record(log, namespace)
+    if record is None:
+        raise BadRequest(
+            f"there is no namespace {namespace.name} on this cluster: start a decider, or choose another --ns"
+        )
+    _check_key(record, signer)
+    return record
+
+
+def _check_key(record: NamespaceRecord, signer: Signer) -> None:
+    if record.key_hash != signer.key_hash():
+        what = "has a key that this process was not given" if record.key_hash else "has no key, but one was given"
+        if record.key_hash and signer.key_hash():
+            what = "has another key than the one given"
+        raise UnsafeSettings(f"namespace {record.name} {what}: set BROKER_ENGINE_NAMESPACE_KEY to the right one")
+
+
+def verify(log: Log, namespace: Namespace, record: NamespaceRecord) -> None:
+    """Compare every topic of the namespace with the catalogue.
+
+    Raises:
+        UnsafeSettings: listing every problem and how to mend it.
+    """
+    problems = problems_of(log, namespace, record)
+    if problems:
+        raise UnsafeSettings("this namespace is not safe to run: " + "; ".join(problems))
+
+
+def problems_of(log: Log, namespace: Namespace, record: NamespaceRecord) -> list[str]:
+    """What is wrong with the topics of a namespace, a sentence with a remedy each."""
+    admin = log.admin()
+    try:
+        existing = admin.topics()
+        specs: dict[str, TopicSpec] = dict(namespace.fixed_topics())
+        queues = {name for name in existing if namespace.queue_of(name) is not None}
+        missing = sorted(name for name in specs if name not in existing)
+        configs = admin.configs([name for name in (*specs, *queues) if name in existing])
+    finally:
+        admin.close()
+    problems = [f"topic {name} is missing: run `broker-engine topics apply`" for name in missing]
+    for name, spec in specs.items():
+        if name in existing:
+            wanted = spec.partitions or record.partitions
+            if existing[name] != wanted:
+                problems.append(
+                    f"topic {name} has {existing[name]} partitions, the namespace was made with {wanted}: "
+                    f"restore it (keys would move to other partitions)"
+                )
+            problems += _config_problems(name, spec, configs[name])
+    for name in sorted(queues):
+        problems += _config_problems(name, SCHEDULE_SPEC, configs[name])
+    return problems
+
+
+def _config_problems(name: str, spec: TopicSpec, actual: Mapping[str, str]) -> list[str]:
+    problems = []
+    for key in _EXACT:
+        wanted = spec.config.get(key)
+        if wanted is not None and _normal(actual.get(key, "")) != _normal(wanted):
+            problems.append(f"topic {name} has {key}={actual.get(key)}, it must be {wanted}: alter the topic")
+    for key in _AT_LEAST:
+        wanted, found = spec.config.get(key), actual.get(key, "-1")
+        if wanted is not None and found != "-1" and int(found) < int(wanted):
+            problems.append(f"topic {name} has {key}={found}, it must be at least {wanted}: raise it")
+    return problems
+
+
+def _normal(value: str) -> str:
+    return ",".join(sorted(part.strip() for part in value.split(",")))

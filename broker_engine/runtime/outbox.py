@@ -1,0 +1,241 @@
+"""Decisions to records: what one decision adds to the batch's transaction.
+
+Every record is size-checked here, before it is sent: one that is too large is a fault of the decision (payloads were
+bounded before), so it quarantines the workflow instead of failing the transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, assert_never
+
+from broker_engine.errors import InvariantViolation
+from broker_engine.log.ports import Headers, Record
+from broker_engine.model.commands import AnyCommand
+from broker_engine.model.decision import (
+    Answer,
+    Confirm,
+    Decision,
+    Delay,
+    RememberStart,
+    Schedule,
+    WriteDefinition,
+)
+from broker_engine.model.definitions import WorkflowDef
+from broker_engine.model.state import Execution
+from broker_engine.runtime.queues import Queues
+from broker_engine.topics import Namespace, Topic, partition_of, tier_for
+from broker_engine.wire import codecs
+from broker_engine.wire.commands import COMMAND_TYPES
+from broker_engine.wire.kinds import ReplyKind
+from broker_engine.wire.records import (
+    Checkpoint,
+    Definition,
+    DefinitionSnapshot,
+    DelayedCommand,
+    Idempotency,
+    Reply,
+    ScheduledTask,
+    StartVerdict,
+    TransitionEvent,
+)
+from broker_engine.wire.signing import Signer
+
+
+class OutRecord(NamedTuple):
+    """A record to be sent."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(slots=True)
+class Batch:
+    """What the decisions of one transaction add up to."""
+
+    records: list[OutRecord] = field(default_factory=list)
+    #: Start confirmations by worker: one record per worker and batch.
+    verdicts: dict[str, list[StartVerdict]] = field(default_factory=dict)
+
+
+class Outbox:
+    """Encodes decisions of one namespace."""
+
+    def __init__(self, namespace: Namespace, partitions: int, queues: Queues, signer: Signer) -> None:
+        self._partitions = partitions
+        self._queues = queues
+        self._signer = signer
+        self._namespace = namespace
+        self._names = {topic: namespace.topic(topic) for topic in Topic}
+        self._schedules: dict[tuple[str, str], str] = {}
+
+    def add(self, batch: Batch, decision: Decision, command: AnyCommand, partition: int) -> None:
+        """Encode a decision.
+
+        Raises:
+            InvariantViolation: a record is over the size limit; nothing was added.
+        """
+        names, execution = self._names, decision.execution
+        records = [
+            OutRecord(names[Topic.TASK_STATE], partition, task.task_id.encode(), codecs.TASK_STATE.encode(task))
+            for task in decision.changed_tasks
+        ]
+        key = command.key.encode()
+        if decision.workflow_changed and execution is not None:
+            value = codecs.WORKFLOW_STATE.encode(execution.workflow)
+            records.append(OutRecord(names[Topic.WORKFLOW_STATE], partition, key, value))
+        if execution is not None and (decision.transitions or decision.ignored):
+            records.append(
+                OutRecord(names[Topic.EVENTS], partition, key, _event(decision, execution, command, partition))
+            )
+        for output in decision.outputs:
+            match output:
+                case Schedule():
+                    records.append(self._schedule(output, partition, execution))
+                case Delay():
+                    records.append(self._delay(output, command, partition))
+                case Answer():
+                    records.append(self._reply(output))
+                case Confirm():
+                    verdict = StartVerdict(
+                        output.task_id, output.hand_out, output.lease, output.accepted, output.reason
+                    )
+                    batch.verdicts.setdefault(output.worker_id, []).append(verdict)
+                case WriteDefinition():
+                    records.append(self._definition(output))
+                case RememberStart():
+                    records.append(self._remember(output, command, partition))
+                case _:
+                    assert_never(output)
+        for record in records:
+            if record.value is not None and codecs.is_too_large(record.value):
+                raise InvariantViolation(f"a record of {len(record.value)} bytes for {record.topic} is over the limit")
+        batch.records += records
+
+    def snapshot(self, definition: WorkflowDef, partition: int, document: bytes) -> OutRecord:
+        """The definition that a partition's workflows run by."""
+        value = codecs.SNAPSHOT.encode(
+            DefinitionSnapshot(definition.content_hash, definition.name, definition.version, document)
+        )
+        return OutRecord(self._names[Topic.SNAPSHOTS], partition, definition.content_hash.encode(), value)
+
+    def state(self, execution: Execution, partition: int) -> OutRecord:
+        """A workflow's record by itself (quarantine)."""
+        workflow = execution.workflow
+        return OutRecord(
+            self._names[Topic.WORKFLOW_STATE],
+            partition,
+            workflow.workflow_id.encode(),
+            codecs.WORKFLOW_STATE.encode(workflow),
+        )
+
+    def checkpoint(self, partition: int, offset: int, log_time_ms: int) -> OutRecord:
+        value = codecs.CHECKPOINT.encode(Checkpoint(partition, offset, log_time_ms))
+        return OutRecord(self._names[Topic.CHECKPOINTS], partition, str(partition).encode(), value)
+
+    def verdicts(self, batch: Batch) -> Iterable[OutRecord]:
+        """The start confirmations of the whole batch."""
+        for worker_id, verdicts in batch.verdicts.items():
+            value = codecs.REPLY.encode(Reply(kind=ReplyKind.STARTS, verdicts=tuple(verdicts)))
+            yield self._to(worker_id, value)
+
+    def tombstone(self, topic: Topic, key: str, partition: int) -> OutRecord:
+        return OutRecord(self._names[topic], partition, key.encode(), None)
+
+    def dead_letter(self, record: Record, reason: str) -> OutRecord:
+        """The bytes as they came, with where they came from and why they were put aside."""
+        headers = (
+            ("topic", record.topic.encode()),
+            ("partition", str(record.partition).encode()),
+            ("offset", str(record.offset).encode()),
+            ("timestamp", str(record.timestamp_ms).encode()),
+            ("reason", reason[:1_000].encode()),
+        )
+        return OutRecord(
+            self._names[Topic.DEAD_LETTERS], record.partition, record.key or b"", record.value or b"", headers
+        )
+
+    def _schedule(self, output: Schedule, partition: int, execution: Execution | None) -> OutRecord:
+        task = output.task
+        assert execution is not None, "only a workflow schedules"
+        queue = (task.domain, task.task_type)
+        topic = self._schedules.get(queue) or self._schedules.setdefault(queue, self._namespace.schedule(*queue))
+        value = codecs.SCHEDULED_TASK.encode(
+            ScheduledTask(
+                task_id=task.task_id,
+                workflow_id=task.workflow_id,
+                workflow_name=task.workflow_name,
+                reference=task.reference,
+                task_type=task.task_type,
+                domain=task.domain,
+                partition=partition,
+                run=task.run,
+                attempt=task.attempt,
+                hand_out=task.hand_out,
+                priority=task.priority,
+                input=task.input,
+                response_timeout_ms=output.response_timeout_ms,
+                timeout_ms=output.timeout_ms,
+                scheduled_at_ms=task.handed_out_at_ms or task.scheduled_at_ms,
+                correlation_id=execution.workflow.correlation_id,
+                token=self._signer.token(task.task_id, task.hand_out),
+            )
+        )
+        # A task id is a uuid5, so its first digits spread as evenly as a hash of it would.
+        spread = int(task.task_id[:8], 16) % self._queues.partition_count(*queue)
+        return OutRecord(topic, spread, task.task_id.encode(), value)
+
+    def _delay(self, output: Delay, command: AnyCommand, partition: int) -> OutRecord:
+        value = codecs.DELAYED_COMMAND.encode(
+            DelayedCommand(command.key, output.reference, output.task_id, output.hand_out, output.due_at_ms)
+        )
+        topic = self._namespace.delay(tier_for(output.due_at_ms - command.at_ms))
+        return OutRecord(topic, partition, command.key.encode(), value)
+
+    def _reply(self, output: Answer) -> OutRecord:
+        value = codecs.REPLY.encode(
+            Reply(kind=ReplyKind.ANSWER, command_id=output.command_id, status=output.status, message=output.message)
+        )
+        return self._to(output.reply_to, value)
+
+    def _to(self, receiver: str, value: bytes) -> OutRecord:
+        partition = partition_of(receiver, self._partitions)
+        return OutRecord(self._names[Topic.REPLIES], partition, receiver.encode(), value)
+
+    def _definition(self, output: WriteDefinition) -> OutRecord:
+        topic = self._names[Topic.TASK_DEFS if output.kind == "task" else Topic.WORKFLOW_DEFS]
+        name, _, version = output.key.rpartition(":") if output.kind == "workflow" else (output.key, "", "1")
+        value = (
+            None
+            if output.document is None
+            else codecs.DEFINITION.encode(Definition(name, int(version), output.document))
+        )
+        return OutRecord(topic, 0, output.key.encode(), value)
+
+    def _remember(self, output: RememberStart, command: AnyCommand, partition: int) -> OutRecord:
+        value = codecs.IDEMPOTENCY.encode(
+            Idempotency(output.workflow_id, output.name, output.idempotency_key, output.run, command.at_ms)
+        )
+        return OutRecord(self._names[Topic.IDEMPOTENCY], partition, output.workflow_id.encode(), value)
+
+
+def _event(decision: Decision, execution: Execution, command: AnyCommand, partition: int) -> bytes:
+    workflow = execution.workflow
+    return codecs.EVENT.encode(
+        TransitionEvent(
+            workflow_id=workflow.workflow_id,
+            workflow_name=workflow.name,
+            run=workflow.run,
+            command=COMMAND_TYPES[type(command)],
+            operator=command.operator,
+            at_ms=command.at_ms,
+            partition=partition,
+            offset=command.offset,
+            transitions=decision.transitions,
+            ignored=decision.ignored,
+        )
+    )

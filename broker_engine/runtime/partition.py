@@ -1,0 +1,132 @@
+"""One partition of the engine in memory: its live workflows, their deadlines, its log time.
+
+Owned by one processor at a time. Nothing here is the truth: all of it is rebuilt from the compacted topics.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from immutables import Map
+
+from broker_engine.decider.deadlines import earliest_deadline_ms
+from broker_engine.model.definitions import WorkflowDef
+from broker_engine.model.state import Execution
+from broker_engine.runtime.store import FinishedStore
+from broker_engine.wire.codecs import TASK_STATE, WORKFLOW_STATE
+from broker_engine.wire.records import Idempotency
+
+
+class Clocks(NamedTuple):
+    """The moments of a partition that reading a record moves on."""
+
+    log_time_ms: int
+    grace_until_ms: int
+    is_fresh: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Partition:
+    """The state of one partition of ``commands``."""
+
+    number: int
+    store: FinishedStore
+    live: dict[str, Execution] = field(default_factory=dict)
+    #: Definition snapshots that are stored in this partition, by content hash.
+    snapshots: dict[str, WorkflowDef] = field(default_factory=dict)
+    idempotency: dict[str, Idempotency] = field(default_factory=dict)
+    #: The next offset of ``commands`` to be decided.
+    position: int = 0
+    #: The largest LogAppendTime read; deadlines are measured by it.
+    log_time_ms: int = 0
+    #: Deadlines wait until log time has passed this (a takeover or an outage: queued reports come first).
+    grace_until_ms: int = 0
+    #: Set at takeover: the grace period begins with the first record's log time.
+    is_fresh: bool = True
+    #: Due moments, smallest first; entries are checked against the state when they come up.
+    heap: list[tuple[int, str]] = field(default_factory=list)
+    tick_outstanding: bool = False
+
+    def execution(self, workflow_id: str, task_id: str | None = None) -> Execution | None:
+        """A workflow; of a finished one only the named task is loaded (all that late commands ask about)."""
+        live = self.live.get(workflow_id)
+        if live is not None:
+            return live
+        value = self.store.workflow(workflow_id)
+        if value is None:
+            return None
+        workflow = WORKFLOW_STATE.decode(value)
+        execution = Execution(workflow=workflow, tasks=Map(), definition=self.snapshots[workflow.definition_hash])
+        task_value = self.store.task(workflow_id, task_id) if task_id is not None else None
+        if task_value is None:
+            return execution
+        task = TASK_STATE.decode(task_value)
+        return execution if task.is_retried else execution.with_task(task)
+
+    def watch(self, workflow_id: str, execution: Execution) -> None:
+        """Put a workflow's earliest deadline into the heap."""
+        due_ms = earliest_deadline_ms(execution)
+        if due_ms is not None:
+            heapq.heappush(self.heap, (due_ms, workflow_id))
+
+    def rebuild_heap(self) -> None:
+        """Make the heap anew from the live workflows."""
+        self.heap = []
+        for workflow_id, execution in self.live.items():
+            self.watch(workflow_id, execution)
+
+    def pop_due(self) -> str | None:
+        """The next workflow whose heap entry is due by log time, outside the grace period."""
+        if not self.heap or self.log_time_ms < self.grace_until_ms or self.heap[0][0] > self.log_time_ms:
+            return None
+        return heapq.heappop(self.heap)[1]
+
+    def next_due_ms(self) -> int | None:
+        """The moment at which a record is needed for a deadline to fire; None when nothing waits."""
+        return max(self.heap[0][0], self.grace_until_ms) if self.heap else None
+
+    def advance(self, timestamp_ms: int, *, gap_ms: int, grace_ms: int) -> None:
+        """Take in a record's LogAppendTime.
+
+        Log time never goes back. After a takeover, or a gap while deadlines were waiting (an outage: with deadlines the
+        owner ticks more often than that), reports may still be queued in workers' producers: deadlines wait.
+        """
+        if timestamp_ms <= self.log_time_ms:
+            return
+        if self.is_fresh or (self.heap and timestamp_ms - self.log_time_ms > gap_ms):
+            self.grace_until_ms = timestamp_ms + grace_ms
+        self.is_fresh = False
+        self.log_time_ms = timestamp_ms
+
+    def clocks(self) -> Clocks:
+        return Clocks(self.log_time_ms, self.grace_until_ms, self.is_fresh)
+
+    def go_back(self, clocks: Clocks) -> None:
+        """Forget what reading records has moved on; they are read again."""
+        self.log_time_ms, self.grace_until_ms, self.is_fresh = clocks
+        self.rebuild_heap()
+
+    def finish(self, execution: Execution) -> None:
+        """Move an ended workflow out of memory."""
+        workflow = execution.workflow
+        self.store.put_workflow(
+            workflow.workflow_id, WORKFLOW_STATE.encode(workflow), workflow.ended_at_ms or self.log_time_ms
+        )
+        for task in execution.tasks.values():
+            self.store.put_task(workflow.workflow_id, task.task_id, TASK_STATE.encode(task))
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def waiting_for_topic(executions: Iterable[Execution]) -> list[tuple[str, str, str, str, str]]:
+    """(domain, task type, workflow id, reference, task id) of every task whose queue has no topic yet."""
+    return [
+        (task.domain, task.task_type, task.workflow_id, task.reference, task.task_id)
+        for execution in executions
+        for task in execution.tasks.values()
+        if task.waiting_for is not None and task.waiting_for.value == "topic" and not task.is_terminal
+    ]

@@ -1,0 +1,397 @@
+"""The shell around the decider: poll → decode → decide → encode → one transaction, for the partitions that it holds.
+
+Three things happen to a batch. It commits, and its changes are merged. It aborts, and it is forgotten and read again.
+Or the process finds itself replaced or does not learn the outcome, and then everything is dropped and rebuilt from the
+log (``ANSWERS`` is the one place that says which error means what). The group callbacks only flip state; takeovers run
+in threads of their own and end with a claim in this loop.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from enum import Enum
+from pathlib import Path
+
+import structlog
+
+from broker_engine.config import Settings
+from broker_engine.errors import (
+    BrokerEngineError,
+    Fenced,
+    LogError,
+    OutcomeUnknown,
+    RecordTooLarge,
+    Retriable,
+    TransactionAborted,
+    UnknownTopic,
+    UnsafeSettings,
+)
+from broker_engine.log.ports import CommittedOffset, GroupReader, Isolation, Log, Record, TopicPartition
+from broker_engine.runtime.clock import BrokerClock, Clock, wall_clock_ms
+from broker_engine.runtime.definitions import DefinitionView
+from broker_engine.runtime.outbox import Outbox
+from broker_engine.runtime.partition import Partition, waiting_for_topic
+from broker_engine.runtime.queues import Queues
+from broker_engine.runtime.takeover import Takeover, claim, member_id, owned_by, release
+from broker_engine.runtime.ticker import Ticker
+from broker_engine.runtime.turn import Setting, Turn
+from broker_engine.topics import Namespace, Topic
+from broker_engine.wire.commands import command_types_first_bytes
+from broker_engine.wire.kinds import CommandType
+from broker_engine.wire.signing import Signer
+
+_log = structlog.get_logger(__name__)
+
+#: The loop wakes at least this often, to serve takeovers and ticks.
+MAX_WAIT_SECONDS = 0.05
+#: A batch of nothing but starts of tasks waits this long for company: the first reports are a millisecond behind, and
+#: a transaction costs seven (one-task p50 18 instead of 24 ms).
+LINGER_SECONDS = 0.006
+#: Being replaced this often within a minute means that two processes have the same slot.
+MAX_FENCED_PER_MINUTE = 3
+#: More workflows than this quarantined within a minute mean a bad release, not bad workflows.
+MAX_QUARANTINED_PER_MINUTE = 20
+_RETRY_SECONDS = 0.5
+
+
+class Reaction(Enum):
+    """What to do about an error of the log."""
+
+    ABORT = "abort the transaction, forget the turn, read again"
+    REBUILD = "drop producer and partitions, rebuild from the log"
+
+
+#: Kafka's answers, the most specific class first. (Retriable ones are repeated inside the log.)
+ANSWERS: Mapping[type[LogError], Reaction] = {
+    Fenced: Reaction.REBUILD,
+    OutcomeUnknown: Reaction.REBUILD,
+    TransactionAborted: Reaction.ABORT,
+    UnknownTopic: Reaction.ABORT,
+    RecordTooLarge: Reaction.ABORT,
+    Retriable: Reaction.ABORT,
+    LogError: Reaction.REBUILD,
+}
+
+
+def reaction_to(error: LogError) -> Reaction:
+    return next(reaction for kind, reaction in ANSWERS.items() if isinstance(error, kind))
+
+
+class Rate:
+    """Counts events of the last minute."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._moments: deque[float] = deque()
+
+    def add(self, count: int = 1) -> bool:
+        """Whether the limit is passed with these."""
+        now = time.monotonic()
+        self._moments.extend([now] * count)
+        while self._moments and self._moments[0] < now - 60:
+            self._moments.popleft()
+        return len(self._moments) > self._limit
+
+
+class Processor:
+    """One member of the engine's group. ``run`` returns when ``stop`` was called, or raises what cannot be mended."""
+
+    def __init__(
+        self, log: Log, namespace: Namespace, settings: Settings, *, partitions: int, clock: Clock = wall_clock_ms
+    ) -> None:
+        self._log = log
+        self._namespace = namespace
+        self._settings = settings
+        self._partitions = partitions
+        self._clock = clock
+        self._stop = threading.Event()
+        self._fenced = Rate(MAX_FENCED_PER_MINUTE)
+        self._quarantined = Rate(MAX_QUARANTINED_PER_MINUTE)
+        #: Commands decided, transactions and records written, for metrics and the benchmark.
+        self.decided = self.transactions = self.records = 0
+        #: Partitions that are decided here now.
+        self.active: frozenset[int] = frozenset()
+
+    def stop(self) -> None:
+        """Ask the loop to end after its present turn."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Decide until stopped.
+
+        Raises:
+            UnsafeSettings: going on would lose or duplicate work.
+            BrokerEngineError: replaced again and again, or a bad release.
+        """
+        while not self._stop.is_set():
+            session = Session(self)
+            try:
+                session.run()
+            except (Fenced, OutcomeUnknown) as error:
+                _log.warning("processor.rebuilds", error=str(error))
+                if self._fenced.add():
+                    slot = self._settings.slot
+                    raise BrokerEngineError(
+                        f"this process was replaced more than {MAX_FENCED_PER_MINUTE} times a minute: another process "
+                        f"runs with slot {slot} of namespace {self._namespace.name}. Give each its own --slot"
+                    ) from error
+            except UnsafeSettings:
+                raise
+            except LogError as error:
+                _log.warning("processor.log_failed", error=str(error))
+                self._stop.wait(_RETRY_SECONDS)
+            finally:
+                session.close()
+                self.active = frozenset()
+
+
+class Session:
+    """One life of the processor's clients, from joining the group to leaving it."""
+
+    def __init__(self, processor: Processor) -> None:
+        self._owner = processor
+        self._log, self._namespace, self._settings = processor._log, processor._namespace, processor._settings
+        self._slot = self._settings.slot
+        self._commands = self._namespace.topic(Topic.COMMANDS)
+        signer = Signer(self._settings.key)
+        self._writer = self._log.transactional_writer(
+            self._namespace.transactional_id(self._slot),
+            transaction_timeout_ms=self._settings.transaction_timeout_ms,
+        )
+        self._admin = self._log.admin()
+        self._definitions = DefinitionView(self._log, self._namespace)
+        self._queues = Queues(
+            self._log,
+            self._namespace,
+            signer,
+            partitions=processor._partitions,
+            queue_partitions=self._settings.queue_partitions,
+        )
+        self._setting = Setting(
+            partitions=processor._partitions,
+            signer=signer,
+            definitions=self._definitions,
+            queues=self._queues,
+            outbox=Outbox(self._namespace, processor._partitions, self._queues, signer),
+            grace_ms=self._settings.session_timeout_ms,
+            environment=self._settings.environment(),
+            max_payload_bytes=self._settings.max_payload_bytes,
+        )
+        self._clock = BrokerClock(processor._clock)
+        self._ticker = Ticker(self._log, self._namespace, signer, self._clock)
+        self._partitions: dict[int, Partition] = {}
+        self._takeovers: dict[int, Future[Partition]] = {}
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="takeover")
+        self._reader: GroupReader | None = None
+        self._is_closing = False
+
+    # --- the loop
+
+    def run(self) -> None:
+        self._writer.init()
+        self._definitions.catch_up(
+            self._admin.end_offsets(self._definitions.partitions, Isolation.UNCOMMITTED), timeout=30.0
+        )
+        self._queues.start()
+        self._reader = self._log.group_reader(
+            self._namespace.engine_group,
+            client_id=member_id(self._namespace, self._slot),
+            session_timeout_ms=self._settings.session_timeout_ms,
+        )
+        self._reader.subscribe(self._commands, self)
+        while not self._owner._stop.is_set():
+            self._activate()
+            records = self._reader.read(self._settings.batch_records, self._wait())
+            if records:
+                self._turn(self._with_company(records))
+            self._ticker.serve(self._partitions.values())
+        self._leave()
+
+    def _wait(self) -> float:
+        due_ms = self._ticker.next_due_ms(self._partitions.values())
+        if due_ms is None:
+            return MAX_WAIT_SECONDS
+        return min(max((due_ms - self._clock.now_ms()) / 1_000, 0.001), MAX_WAIT_SECONDS)
+
+    def _with_company(self, records: list[Record]) -> list[Record]:
+        if len(records) >= self._settings.batch_records or not _all(records, _TASK_STARTED):
+            return records
+        deadline = time.monotonic() + LINGER_SECONDS
+        assert self._reader is not None
+        while (rest := deadline - time.monotonic()) > 0:
+            more = self._reader.read(self._settings.batch_records - len(records), rest)
+            records = records + more
+            if (more and not _all(more, _TASK_STARTED)) or len(records) >= self._settings.batch_records:
+                break
+        return records
+
+    def _turn(self, records: list[Record]) -> None:
+        turn = Turn(self._setting, self._partitions)
+        try:
+            if _any(records, _NEEDS_DEFINITIONS):
+                ends = self._admin.end_offsets(self._definitions.partitions, Isolation.UNCOMMITTED)
+                self._definitions.catch_up(ends)
+            for record in records:
+                turn.take(record)
+            if not turn.overlays:
+                return
+            turn.finish()
+            self._clock.observe(records[-1].timestamp_ms)
+            self._write(turn)
+        except LogError as error:
+            turn.abandon()
+            if reaction_to(error) is Reaction.REBUILD:
+                raise
+            _log.warning("processor.aborted", error=str(error), records=len(records))
+            self._writer.abort()
+            self._rewind(turn.overlays)
+            return
+        turn.merge()
+        owner = self._owner
+        owner.decided += turn.decided
+        owner.transactions += 1
+        owner.records += len(turn.batch.records)
+        if turn.quarantined and owner._quarantined.add(turn.quarantined):
+            raise BrokerEngineError(
+                f"more than {MAX_QUARANTINED_PER_MINUTE} workflows a minute failed in the decider: "
+                f"this release is faulty. Go back to the last one; quarantined workflows can be released"
+            )
+
+    def _write(self, turn: Turn) -> None:
+        assert self._reader is not None
+        writer = self._writer
+        writer.begin()
+        for topic, partition, key, value, headers in turn.batch.records:
+            writer.send(topic, partition, key, value, headers)
+        metadata = owned_by(self._slot)
+        offsets = {
+            TopicPartition(self._commands, number): CommittedOffset(overlay.position, metadata)
+            for number, overlay in turn.overlays.items()
+        }
+        writer.commit(offsets, self._reader.group())
+
+    def _rewind(self, numbers: Sequence[int] | Mapping[int, object]) -> None:
+        assert self._reader is not None
+        for number in numbers:
+            if number in self._partitions:
+                self._reader.seek(TopicPartition(self._commands, number), self._partitions[number].position)
+
+    # --- taking over and handing back
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        for tp in partitions:
+            self._start_takeover(tp.partition)
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        for tp in partitions:
+            partition = self._drop(tp.partition)
+            if partition is not None and self._reader is not None:
+                self._release(tp, partition)
+                partition.close()
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        for tp in partitions:
+            partition = self._drop(tp.partition)
+            if partition is not None:
+                partition.close()
+
+    def _release(self, tp: TopicPartition, partition: Partition) -> None:
+        """A hand-over that fails only makes the next owner fence this one."""
+        assert self._reader is not None
+        try:
+            self._reader.commit(release(partition, tp, self._slot))
+        except LogError as error:
+            _log.warning("processor.not_released", error=str(error))
+
+    def _drop(self, number: int) -> Partition | None:
+        self._takeovers.pop(number, None)
+        partition = self._partitions.pop(number, None)
+        self._owner.active = frozenset(self._partitions)
+        return partition
+
+    def _start_takeover(self, number: int) -> None:
+        folder = Path(self._settings.data_dir) / self._namespace.name / f"slot-{self._slot}" / f"partition-{number}"
+        takeover = Takeover(self._log, self._namespace, self._slot, number, folder, lambda: self._is_stopping(number))
+        self._takeovers[number] = self._pool.submit(takeover.run)
+
+    def _is_stopping(self, number: int) -> bool:
+        return self._is_closing or self._owner._stop.is_set() or number not in self._takeovers
+
+    def _activate(self) -> None:
+        """Claim the partitions whose state is restored, and begin to decide them."""
+        for number, future in list(self._takeovers.items()):
+            if not future.done():
+                continue
+            del self._takeovers[number]
+            try:
+                partition = future.result()
+            except UnsafeSettings:
+                raise
+            except LogError as error:
+                _log.warning("takeover.failed", partition=number, error=str(error))
+                self._start_takeover(number)
+                continue
+            self._claim(partition)
+
+    def _claim(self, partition: Partition) -> None:
+        assert self._reader is not None
+        tp = TopicPartition(self._commands, partition.number)
+        try:
+            self._reader.commit(claim(partition, tp, self._slot))
+        except LogError:
+            partition.close()
+            raise
+        self._partitions[partition.number] = partition
+        self._owner.active = frozenset(self._partitions)
+        self._reader.seek(tp, partition.position)
+        self._reader.resume([tp])
+        for domain, task_type, workflow_id, reference, task_id in waiting_for_topic(partition.live.values()):
+            self._queues.request(domain, task_type, (workflow_id, reference, task_id))
+        _log.info("takeover.done", partition=partition.number, position=partition.position)
+
+    def _leave(self) -> None:
+        """Hand everything back cleanly."""
+        self.revoked([TopicPartition(self._commands, number) for number in list(self._partitions)])
+
+    def close(self) -> None:
+        """Release every client and folder. Idempotent."""
+        self._is_closing = True
+        for partition in self._partitions.values():
+            partition.close()
+        self._partitions.clear()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        pending = list(self._takeovers.values())
+        self._takeovers.clear()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for future in pending:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                future.result().close()
+        self._writer.close()
+        self._ticker.close()
+        self._queues.close()
+        self._definitions.close()
+        self._admin.close()
+
+
+_TASK_STARTED = command_types_first_bytes(CommandType.TASK_STARTED)
+_NEEDS_DEFINITIONS = command_types_first_bytes(
+    CommandType.START_WORKFLOW,
+    CommandType.PUT_TASK_DEF,
+    CommandType.DELETE_TASK_DEF,
+    CommandType.PUT_WORKFLOW_DEF,
+    CommandType.DELETE_WORKFLOW_DEF,
+)
+
+
+def _all(records: Sequence[Record], first_bytes: frozenset[bytes]) -> bool:
+    return all((record.value or b"")[:6] in first_bytes for record in records)
+
+
+def _any(records: Sequence[Record], first_bytes: frozenset[bytes]) -> bool:
+    return any((record.value or b"")[:6] in first_bytes for record in records)

@@ -1,0 +1,110 @@
+"""Which queues have their topic, and the one place that makes new ones.
+
+A record sent to a missing topic inside a transaction stalls it for 15 s and aborts it, so the decider schedules only
+to topics known here; other tasks wait (``waitingFor: topic``) until a thread has made the topic and woken them by a
+command.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+
+import structlog
+
+from broker_engine.errors import LogError
+from broker_engine.log.ports import Log, NewTopic
+from broker_engine.model.commands import QueueReady
+from broker_engine.topics import SCHEDULE_SPEC, Namespace, Topic, partition_of
+from broker_engine.wire.commands import encode_command
+from broker_engine.wire.signing import Signer
+
+_log = structlog.get_logger(__name__)
+
+Queue = tuple[str, str]
+#: (workflow id, reference, task id) of a task to be woken.
+Waiter = tuple[str, str, str]
+
+_RETRY_SECONDS = 1.0
+
+
+class Queues:
+    """Known queues (decider.context.Queues), by (domain, task type)."""
+
+    def __init__(
+        self, log: Log, namespace: Namespace, signer: Signer, *, partitions: int, queue_partitions: int
+    ) -> None:
+        self._log = log
+        self._namespace = namespace
+        self._signer = signer
+        self._partitions = partitions
+        self._queue_partitions = queue_partitions
+        self._known: dict[Queue, int] = {}
+        self._requests: queue.Queue[tuple[Queue, Waiter | None] | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, name="queues", daemon=True)
+
+    def start(self) -> None:
+        """Read what exists and begin to serve requests."""
+        self._refresh()
+        self._thread.start()
+
+    def exists(self, domain: str, task_type: str) -> bool:
+        return (domain, task_type) in self._known
+
+    def partition_count(self, domain: str, task_type: str) -> int:
+        return self._known[domain, task_type]
+
+    def request(self, domain: str, task_type: str, waiter: Waiter | None = None) -> None:
+        """Make a queue's topic if need be, and wake the waiter when it exists."""
+        self._requests.put(((domain, task_type), waiter))
+
+    def close(self) -> None:
+        self._requests.put(None)
+        if self._thread.is_alive():
+            self._thread.join(10.0)
+
+    def _refresh(self) -> None:
+        admin = self._log.admin()
+        try:
+            for name, partitions in admin.topics().items():
+                found = self._namespace.queue_of(name)
+                if found is not None:
+                    self._known[found] = partitions
+        finally:
+            admin.close()
+
+    def _run(self) -> None:
+        writer = self._log.writer(client_id=f"{self._namespace.name}.queues")
+        while (request := self._requests.get()) is not None:
+            made, waiter = request
+            try:
+                if made not in self._known:
+                    self._make(made)
+            except LogError as error:
+                _log.warning("queues.cannot_create", queue="/".join(made), error=str(error))
+                time.sleep(_RETRY_SECONDS)
+                self._requests.put(request)
+                continue
+            if waiter is not None:
+                workflow_id, reference, task_id = waiter
+                command = QueueReady(key=workflow_id, reference=reference, task_id=task_id, hand_out=0)
+                writer.send(
+                    self._namespace.topic(Topic.COMMANDS),
+                    partition_of(workflow_id, self._partitions),
+                    workflow_id.encode(),
+                    encode_command(command, self._signer),
+                )
+            if self._requests.empty():
+                writer.flush(5.0)
+        writer.close()
+
+    def _make(self, made: Queue) -> None:
+        name = self._namespace.schedule(*made)
+        admin = self._log.admin()
+        try:
+            admin.create([NewTopic(name=name, partitions=self._queue_partitions, config=SCHEDULE_SPEC.config)])
+            self._known[made] = admin.topics()[name]
+        finally:
+            admin.close()
+        _log.info("queues.created", topic=name)

@@ -1,0 +1,278 @@
+"""One turn: a batch of commands, decided against the partitions' state, as records to write and changes to merge.
+
+A turn changes nothing outside itself. Its new states stand in an overlay; ``merge`` applies them after the commit, and
+forgetting the turn is all that an abort needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import orjson
+import structlog
+
+from broker_engine.decider.context import Context
+from broker_engine.decider.deadlines import earliest_deadline_ms
+from broker_engine.decider.decide import decide, quarantine
+from broker_engine.decider.registry import decide_definition
+from broker_engine.errors import DecodeError
+from broker_engine.log.ports import Record
+from broker_engine.model.commands import (
+    AnyCommand,
+    DeadlineReached,
+    DeleteTaskDef,
+    DeleteWorkflowDef,
+    PutTaskDef,
+    PutWorkflowDef,
+    ReleaseWorkflow,
+    StartWorkflow,
+    TaskCommand,
+    Tick,
+)
+from broker_engine.model.decision import Decision, RememberStart, WriteDefinition
+from broker_engine.model.definitions import WorkflowDef
+from broker_engine.model.state import Execution
+from broker_engine.model.status import WaitingFor
+from broker_engine.runtime.definitions import DefinitionView
+from broker_engine.runtime.outbox import Batch, Outbox
+from broker_engine.runtime.partition import Clocks, Partition
+from broker_engine.runtime.queues import Queues
+from broker_engine.topics import partition_of
+from broker_engine.wire.commands import decode_command
+from broker_engine.wire.records import Idempotency
+from broker_engine.wire.signing import Signer
+
+_log = structlog.get_logger(__name__)
+
+#: A gap in log time that means an outage: the owner of waiting deadlines ticks more often than this.
+GAP_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What every turn of a processor works with."""
+
+    partitions: int
+    signer: Signer
+    definitions: DefinitionView
+    queues: Queues
+    outbox: Outbox
+    grace_ms: int
+    environment: Mapping[str, str]
+    max_payload_bytes: int
+
+
+@dataclass(slots=True)
+class Overlay:
+    """The changes of one partition in one turn."""
+
+    position: int
+    #: The partition's clocks before the turn, to go back to when it is abandoned: a second pass over the same records
+    #: must not see deadlines as passed before it has read the results that came in time.
+    clocks: Clocks
+    executions: dict[str, Execution] = field(default_factory=dict)
+    snapshots: dict[str, WorkflowDef] = field(default_factory=dict)
+    idempotency: dict[str, Idempotency] = field(default_factory=dict)
+
+
+class Turn:
+    """Decides records one by one; ``batch`` holds what is to be written."""
+
+    def __init__(self, setting: Setting, partitions: Mapping[int, Partition]) -> None:
+        self._setting = setting
+        self._partitions = partitions
+        self.batch = Batch()
+        self.overlays: dict[int, Overlay] = {}
+        #: Workflows whose decision failed, in this turn.
+        self.quarantined = 0
+        #: Domain and task type of every task definition that was registered.
+        self.registered: list[str] = []
+        self.decided = 0
+
+    def take(self, record: Record) -> None:
+        """Decide one record of ``commands`` and the deadlines that its log time lets pass."""
+        partition = self._partitions.get(record.partition)
+        if partition is None:
+            return
+        overlay = self._overlay(partition)
+        if record.offset < overlay.position:
+            return  # read again after a rewind
+        overlay.position = record.offset + 1
+        partition.advance(record.timestamp_ms, gap_ms=GAP_MS, grace_ms=self._setting.grace_ms)
+        partition.tick_outstanding = False
+        self._decide_record(partition, overlay, record)
+        self._deadlines(partition, overlay, record)
+
+    def _decide_record(self, partition: Partition, overlay: Overlay, record: Record) -> None:
+        try:
+            command = decode_command(
+                record.value, self._setting.signer, at_ms=partition.log_time_ms, offset=record.offset
+            )
+            if record.key != command.key.encode():
+                raise DecodeError(f"the record's key {record.key!r} is not the command's, {command.key!r}")
+        except DecodeError as error:
+            self._dead_letter(record, str(error))
+            return
+        if isinstance(command, Tick):
+            return
+        task_id = command.task_id if isinstance(command, TaskCommand) else None
+        execution = overlay.executions.get(command.key) or partition.execution(command.key, task_id)
+        if execution is None and partition_of(command.key, self._setting.partitions) != partition.number:
+            self._dead_letter(record, f"key {command.key!r} does not belong to partition {partition.number}")
+            return
+        if execution is not None and execution.workflow.quarantine and not isinstance(command, ReleaseWorkflow):
+            self._dead_letter(record, f"workflow in quarantine: {execution.workflow.quarantine}")
+            return
+        self.decided += 1
+        try:
+            decision = self._decision(partition, overlay, execution, command, record)
+            self._setting.outbox.add(self.batch, decision, command, partition.number)
+            self._apply(partition, overlay, execution, decision, command)
+        except Exception as error:  # any fault of a decision concerns its workflow alone; the partition goes on
+            self._quarantine(partition, overlay, execution, record, error)
+
+    def _decision(
+        self,
+        partition: Partition,
+        overlay: Overlay,
+        execution: Execution | None,
+        command: AnyCommand,
+        record: Record,
+    ) -> Decision:
+        retired_run = None
+        if execution is None and isinstance(command, StartWorkflow):
+            entry = overlay.idempotency.get(command.key) or partition.idempotency.get(command.key)
+            retired_run = entry.run if entry else None
+        context = self._context(partition, record, retired_run)
+        if isinstance(command, PutTaskDef | DeleteTaskDef | PutWorkflowDef | DeleteWorkflowDef):
+            return decide_definition(command, context)
+        return decide(execution, command, context)
+
+    def _context(self, partition: Partition, record: Record, retired_run: int | None = None) -> Context:
+        setting = self._setting
+        return Context(
+            now_ms=partition.log_time_ms,
+            position=f"{record.topic}/{record.partition}/{record.offset}",
+            definitions=setting.definitions,
+            queues=setting.queues,
+            retired_run=retired_run,
+            environment=setting.environment,
+            max_payload_bytes=setting.max_payload_bytes,
+        )
+
+    def _apply(
+        self,
+        partition: Partition,
+        overlay: Overlay,
+        before: Execution | None,
+        decision: Decision,
+        command: AnyCommand,
+    ) -> None:
+        for output in decision.outputs:
+            if isinstance(output, WriteDefinition):
+                self._setting.definitions.stage(output)
+                if output.kind == "task" and output.document is not None:
+                    self.registered.append(output.key)
+            elif isinstance(output, RememberStart):
+                overlay.idempotency[output.workflow_id] = Idempotency(
+                    output.workflow_id, output.name, output.idempotency_key, output.run, command.at_ms
+                )
+        execution = decision.execution
+        if execution is None or execution is before:
+            return
+        definition = execution.definition
+        if definition.content_hash not in partition.snapshots and definition.content_hash not in overlay.snapshots:
+            document = orjson.dumps(definition.document)
+            self.batch.records.append(self._setting.outbox.snapshot(definition, partition.number, document))
+            overlay.snapshots[definition.content_hash] = definition
+        overlay.executions[command.key] = execution
+        partition.watch(command.key, execution)
+
+    def _deadlines(self, partition: Partition, overlay: Overlay, record: Record) -> None:
+        """Fire what is due. The record itself was decided first: a result that is late but current counts."""
+        while (workflow_id := partition.pop_due()) is not None:
+            execution = overlay.executions.get(workflow_id) or partition.live.get(workflow_id)
+            if execution is None or execution.workflow.status.is_terminal:
+                continue
+            due_ms = earliest_deadline_ms(execution)
+            if due_ms is None:
+                continue
+            if due_ms > partition.log_time_ms:
+                partition.watch(workflow_id, execution)
+                continue
+            command = DeadlineReached(key=workflow_id, at_ms=partition.log_time_ms, offset=record.offset)
+            try:
+                decision = decide(execution, command, self._context(partition, record))
+                self._setting.outbox.add(self.batch, decision, command, partition.number)
+                self._apply(partition, overlay, execution, decision, command)
+            except Exception as error:  # as for commands
+                self._quarantine(partition, overlay, execution, record, error, is_command=False)
+
+    def _quarantine(
+        self,
+        partition: Partition,
+        overlay: Overlay,
+        execution: Execution | None,
+        record: Record,
+        error: Exception,
+        *,
+        is_command: bool = True,
+    ) -> None:
+        self.quarantined += 1
+        problem = f"{type(error).__name__}: {error}"
+        _log.error("turn.quarantined", partition=partition.number, offset=record.offset, exc_info=error)
+        if is_command:
+            self._dead_letter(record, f"the decision failed: {problem}")
+        if execution is not None and not execution.workflow.status.is_terminal:
+            still = quarantine(execution, problem, partition.log_time_ms)
+            overlay.executions[still.workflow.workflow_id] = still
+            self.batch.records.append(self._setting.outbox.state(still, partition.number))
+
+    def _dead_letter(self, record: Record, reason: str) -> None:
+        _log.warning("turn.dead_letter", partition=record.partition, offset=record.offset, reason=reason)
+        self.batch.records.append(self._setting.outbox.dead_letter(record, reason))
+
+    def _overlay(self, partition: Partition) -> Overlay:
+        overlay = self.overlays.get(partition.number)
+        if overlay is None:
+            overlay = self.overlays[partition.number] = Overlay(partition.position, partition.clocks())
+        return overlay
+
+    def finish(self) -> None:
+        """Add what is written once per batch: confirmations and checkpoints."""
+        self.batch.records += self._setting.outbox.verdicts(self.batch)
+        for number, overlay in self.overlays.items():
+            log_time_ms = self._partitions[number].log_time_ms
+            self.batch.records.append(self._setting.outbox.checkpoint(number, overlay.position, log_time_ms))
+
+    def merge(self) -> None:
+        """The transaction is committed: what was decided is the state now."""
+        self._setting.definitions.settle()
+        for number, overlay in self.overlays.items():
+            partition = self._partitions[number]
+            partition.position = overlay.position
+            partition.snapshots.update(overlay.snapshots)
+            partition.idempotency.update(overlay.idempotency)
+            for workflow_id, execution in overlay.executions.items():
+                self._merge_execution(partition, workflow_id, execution)
+            partition.store.flush()
+        for task_type in self.registered:
+            self._setting.queues.request("default", task_type)
+
+    def abandon(self) -> None:
+        """The transaction was aborted: forget everything."""
+        self._setting.definitions.unstage()
+        for number, overlay in self.overlays.items():
+            self._partitions[number].go_back(overlay.clocks)
+
+    def _merge_execution(self, partition: Partition, workflow_id: str, execution: Execution) -> None:
+        if execution.workflow.status.is_terminal:
+            partition.live.pop(workflow_id, None)
+            partition.finish(execution)
+            return
+        partition.live[workflow_id] = execution
+        for task in execution.tasks.values():
+            if task.waiting_for is WaitingFor.TOPIC:
+                waiter = (workflow_id, task.reference, task.task_id)
+                self._setting.queues.request(task.domain, task.task_type, waiter)
