@@ -29,7 +29,7 @@ $(STAMP): $(LOCK) pyproject.toml
 	test -x $(BIN)/python && $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Creating $(VENV) with $$($$python --version)"; "$$python" -m venv --clear $(VENV); }
 	@echo "Installing the locked dependencies"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
+	@$(BIN)/python -m pip install --quiet --no-compile --no-deps --disable-pip-version-check --require-hashes -r $(LOCK)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
