@@ -177,7 +177,7 @@ class Story:
 
     def started(self, *, of: TaskState | None = None, worker: str = "worker-1", **fields: Any) -> Story:
         """A worker takes the current hand-out."""
-        return self.send(TaskStarted(**self._about(of), **{"worker_id": worker, **fields}))
+        return self.send(TaskStarted(**{**self._about(of), "worker_id": worker, **fields}))
 
     taken = started
 

@@ -326,18 +326,21 @@ def _void_start(task: TaskState, command: TaskStarted) -> str | None:
 def _reported(draft: Draft, command: TaskReported) -> str | None:
     task = _current(draft, command)
     if isinstance(task, str):
-        return _late(command, task)
+        return _late(draft, command, task)
     if command.lease is not None:
         if command.hand_out != task.hand_out or task.lease != command.lease:
-            return _late(command, f"lease {command.lease} is not the current one ({task.lease})")
+            return _late(draft, command, f"lease {command.lease} is not the current one ({task.lease})")
         if command.sequence <= task.sequence:
-            return _late(command, f"report {command.sequence} was applied already")
+            return _late(draft, command, f"report {command.sequence} was applied already")
     flow.apply_report(draft, task, command)
     draft.answer(200, task.task_id)
     return None
 
 
-def _late(command: TaskReported, reason: str) -> str:
+def _late(draft: Draft, command: TaskReported, reason: str) -> str:
+    """What came too late; whoever waits for an answer gets the usual one."""
+    if command.reply_to is not None:
+        draft.outputs.append(reply(command, 200, command.task_id))
     return f"{command.status} with {len(command.output or b'')} bytes of output: {reason}"
 
 
