@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker_engine.errors import BadRequest, UnsafeSettings
-from broker_engine.log.ports import BEGINNING, Isolation, Log, NewTopic, TopicPartition
+from broker_engine.errors import UnsafeSettings
+from broker_engine.log.namespaces import check_key, read_record
+from broker_engine.log.ports import Log, NewTopic
 from broker_engine.topics import SCHEDULE_SPEC, Namespace, Topic, TopicSpec
 from broker_engine.wire.codecs import NAMESPACE
 from broker_engine.wire.records import NamespaceRecord
@@ -15,32 +16,6 @@ from broker_engine.wire.signing import Signer
 _EXACT = ("cleanup.policy", "message.timestamp.type")
 #: Settings that may be larger than ours but not smaller (-1 is unlimited).
 _AT_LEAST = ("retention.ms", "delete.retention.ms")
-
-
-def read_record(log: Log, namespace: Namespace, *, timeout: float = 10.0) -> NamespaceRecord | None:
-    """The namespace record, None when the namespace was not created yet."""
-    tp = TopicPartition(namespace.topic(Topic.NAMESPACE), 0)
-    admin = log.admin()
-    try:
-        if tp.topic not in admin.topics():
-            return None
-        end = admin.end_offsets([tp], Isolation.UNCOMMITTED)[tp]
-    finally:
-        admin.close()
-    reader = log.reader()
-    found: NamespaceRecord | None = None
-    try:
-        reader.assign({tp: BEGINNING})
-        waited = 0.0
-        while end and reader.position(tp) < end and waited < timeout:
-            records = reader.read(100, 0.1)
-            waited += 0.0 if records else 0.1
-            for record in records:
-                if record.key == namespace.name.encode():
-                    found = NAMESPACE.decode(record.value)
-    finally:
-        reader.close()
-    return found
 
 
 def ensure(log: Log, namespace: Namespace, *, partitions: int, signer: Signer, now_ms: int) -> NamespaceRecord:
@@ -55,7 +30,7 @@ def ensure(log: Log, namespace: Namespace, *, partitions: int, signer: Signer, n
     record = existing or NamespaceRecord(
         name=namespace.name, partitions=partitions, created_at_ms=now_ms, key_hash=signer.key_hash()
     )
-    _check_key(record, signer)
+    check_key(record, signer)
     admin = log.admin()
     try:
         admin.create(
@@ -73,30 +48,6 @@ def ensure(log: Log, namespace: Namespace, *, partitions: int, signer: Signer, n
         if left:
             raise UnsafeSettings("the namespace record could not be written; is the cluster healthy?")
     return record
-
-
-def open_existing(log: Log, namespace: Namespace, signer: Signer) -> NamespaceRecord:
-    """The record of a namespace that must exist already.
-
-    Raises:
-        BadRequest: it does not.
-        UnsafeSettings: the key is another one.
-    """
-    record = read_record(log, namespace)
-    if record is None:
-        raise BadRequest(
-            f"there is no namespace {namespace.name} on this cluster: start a decider, or choose another --ns"
-        )
-    _check_key(record, signer)
-    return record
-
-
-def _check_key(record: NamespaceRecord, signer: Signer) -> None:
-    if record.key_hash != signer.key_hash():
-        what = "has a key that this process was not given" if record.key_hash else "has no key, but one was given"
-        if record.key_hash and signer.key_hash():
-            what = "has another key than the one given"
-        raise UnsafeSettings(f"namespace {record.name} {what}: set BROKER_ENGINE_NAMESPACE_KEY to the right one")
 
 
 def verify(log: Log, namespace: Namespace, record: NamespaceRecord) -> None:
