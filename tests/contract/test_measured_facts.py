@@ -1,7 +1,7 @@
 """Guards for settings whose loss would not break anything, only make it slow.
 
-Bounds are several times what an idle machine shows, to hold on a busy one; the old behaviour they
-guard against is above them.
+Bounds are several times what an idle machine shows, to hold on a busy one; what they guard against
+is above them every time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ def bench(bootstrap: str, namespace: str) -> Iterator[Bench]:
     bench.close()
 
 
-def median_ms(act: Callable[[], object], times: int) -> float:
+def typical_ms(act: Callable[[], object], times: int) -> float:
+    """The lower quartile: what a busy machine adds stays out, what a setting costs every time does not."""
     took = []
     for _ in range(times):
         start = time.perf_counter()
         act()
         took.append((time.perf_counter() - start) * 1000)
-    return statistics.median(took)
+    return statistics.quantiles(took)[0]
 
 
 def test_transaction_of_200_records_and_offsets_takes_less_than_40_ms(bench: Bench) -> None:
@@ -50,7 +51,7 @@ def test_transaction_of_200_records_and_offsets_takes_less_than_40_ms(bench: Ben
         writer.commit({tp: CommittedOffset(1, "slot")}, member.group())
 
     transact()
-    assert median_ms(transact, 40) < 40
+    assert typical_ms(transact, 40) < 40
 
 
 def test_end_offsets_of_eight_partitions_take_less_than_5_ms(bench: Bench) -> None:
@@ -58,7 +59,7 @@ def test_end_offsets_of_eight_partitions_take_less_than_5_ms(bench: Bench) -> No
     topic = bench.topic(partitions=8)
     partitions = [TopicPartition(topic, p) for p in range(8)]
 
-    took = median_ms(lambda: bench.admin.end_offsets(partitions, Isolation.UNCOMMITTED), 100)
+    took = typical_ms(lambda: bench.admin.end_offsets(partitions, Isolation.UNCOMMITTED), 100)
 
     assert took < 5
 
@@ -79,7 +80,7 @@ def test_resumed_partition_delivers_within_200_ms(bench: Bench) -> None:
         bench.take(reader, 1)
         return (time.perf_counter() - start) * 1000
 
-    assert statistics.median(pause_and_resume() for _ in range(7)) < 200
+    assert statistics.quantiles([pause_and_resume() for _ in range(7)])[0] < 200
 
 
 def test_record_reaches_a_waiting_reader_within_50_ms(bench: Bench) -> None:
@@ -95,5 +96,5 @@ def test_record_reaches_a_waiting_reader_within_50_ms(bench: Bench) -> None:
         assert len(reader.read(500, 5.0)) == 1
 
     hop()
-    assert median_ms(hop, 40) < 50
+    assert typical_ms(hop, 40) < 50
     writer.close()
