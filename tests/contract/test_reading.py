@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from broker_engine.errors import RecordTooLarge
+from broker_engine.errors import LogError, RecordTooLarge
 from broker_engine.log.ports import BEGINNING, END, Delivery, Isolation, TopicPartition
 from tests.contract.conftest import PATIENCE, Bench
 
@@ -231,6 +231,36 @@ def test_assigning_again_replaces_the_assignment(bench: Bench) -> None:
 
     assert [r.value for r in bench.take(reader, 1)] == [b"one"]
     assert bench.nothing_comes(reader)
+
+
+def test_position_is_the_new_start_after_assigning_or_seeking_again(bench: Bench) -> None:
+    """Also where nothing is left to read, so that no record tells the client where it is."""
+    topic = bench.topic()
+    tp = TopicPartition(topic, 0)
+    bench.write(topic, b"0", b"1", b"2")
+    reader = bench.reader(tp)
+    bench.values(reader, tp)
+    positions = [reader.position(tp)]
+
+    reader.assign({tp: 1})
+    positions.append(reader.position(tp))
+    bench.values(reader, tp)
+    reader.seek(tp, END)
+    positions.append(reader.position(tp))
+    reader.seek(tp, 0)
+    positions.append(reader.position(tp))
+    reader.seek(tp, END)
+    assert bench.values(reader, tp) == []
+    positions.append(reader.position(tp))
+
+    assert positions == [3, 1, 3, 0, 3]
+
+
+def test_seeking_a_partition_that_is_not_assigned_is_an_error(bench: Bench) -> None:
+    topic = bench.topic(partitions=2)
+
+    with pytest.raises(LogError):
+        bench.reader(TopicPartition(topic, 0)).seek(TopicPartition(topic, 1), 0)
 
 
 @pytest.mark.slow

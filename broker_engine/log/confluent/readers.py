@@ -115,6 +115,8 @@ class ConfluentReader:
             self.seek(tp, where)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
+        if tp not in self._assigned:
+            raise LogError(f"{tp} is not assigned to this reader.")
         offset = self._resolved(tp, offset)
         self._starts[tp] = offset
         self._ends.pop(tp, None)
