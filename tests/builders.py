@@ -361,4 +361,8 @@ def cause_of(command: AnyCommand, transition: Transition) -> Cause:
         return Cause.APPEARS
     if transition.reason_code in _CAUSES_BY_CODE:
         return _CAUSES_BY_CODE[transition.reason_code]
-    return _CAUSES[command.status] if isinstance(command, TaskReported) else Cause.TIMED_OUT
+    if not isinstance(command, TaskReported):
+        return Cause.TIMED_OUT
+    if transition.reason_code is ReasonCode.PAYLOAD_TOO_LARGE and command.status is not ReportStatus.COMPLETED:
+        return Cause.FAILED_TERMINALLY  # whatever else it said
+    return _CAUSES[command.status]
