@@ -1,0 +1,20 @@
+"""The SDK: write workers with ``@task`` and ``Worker``, steer the engine with ``Client``."""
+
+from broker_engine.worker.client import Client
+from broker_engine.worker.context import Superseded, TaskCanceled, TaskContext, TaskFailed, TaskFailedForGood
+from broker_engine.worker.task import TaskWorker, task
+from broker_engine.worker.views import WorkflowView
+from broker_engine.worker.worker import Worker
+
+__all__ = [
+    "Client",
+    "Superseded",
+    "TaskCanceled",
+    "TaskContext",
+    "TaskFailed",
+    "TaskFailedForGood",
+    "TaskWorker",
+    "Worker",
+    "WorkflowView",
+    "task",
+]

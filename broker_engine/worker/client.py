@@ -1,0 +1,297 @@
+"""The client: register definitions, start workflows, look at them, wait for them, end them. Straight on Kafka."""
+
+from __future__ import annotations
+
+import getpass
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+
+from broker_engine.decider.definitions import parse_task_def, parse_workflow_def, single_task_workflow
+from broker_engine.decider.identity import workflow_id_for
+from broker_engine.errors import BadRequest, NoAnswer, NotFound, PayloadTooLarge, Violation
+from broker_engine.log.namespaces import open_existing
+from broker_engine.log.ports import Log
+from broker_engine.model.commands import (
+    DeleteTaskDef,
+    DeleteWorkflowDef,
+    IdempotencyStrategy,
+    PutTaskDef,
+    PutWorkflowDef,
+    ReleaseWorkflow,
+    StartWorkflow,
+    TerminateWorkflow,
+)
+from broker_engine.model.limits import MAX_PAYLOAD_BYTES
+from broker_engine.model.state import WorkflowState
+from broker_engine.topics import Namespace, Topic
+from broker_engine.wire.signing import Signer
+from broker_engine.worker.replies import Answered, Courier, raise_for
+from broker_engine.worker.views import Views, WorkflowView
+
+#: How long a command may wait in the log before it is refused instead of carried out.
+COMMAND_LIFETIME_MS = 60_000
+DEFAULT_TIMEOUT = 15.0
+JsonObject = Mapping[str, Any]
+
+
+class Client:
+    """A connection to one namespace.
+
+    Every call that changes something waits for the decider's answer; call again after ``NoAnswer`` with the same
+    workflow id (or idempotency key) and nothing happens twice.
+
+    Args:
+        log: the cluster.
+        namespace: the engine's namespace, which must exist.
+        key: the namespace key, when it has one.
+        operator: who acts, as told in events; the user's name by default.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        namespace: Namespace | None = None,
+        *,
+        key: str | None = None,
+        operator: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        self._namespace = namespace or Namespace()
+        signer = Signer(key)
+        record = open_existing(log, self._namespace, signer)
+        self.partitions = record.partitions
+        self.operator = operator or f"user:{getpass.getuser()}"
+        self._timeout = timeout
+        self._courier = Courier(log, self._namespace, record.partitions, signer, f"client-{uuid.uuid4()}")
+        self._views = Views(log, self._namespace, record.partitions)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._courier.close()
+
+    # --- definitions
+
+    def register_task(self, definition: JsonObject, *, update: bool = False) -> list[str]:
+        """Register (or, with ``update``, change) a task definition; returns warnings.
+
+        Raises:
+            BadRequest: the definition is not valid; every violation is listed.
+            NotFound: ``update`` of one that does not exist.
+        """
+        name = str(parse_task_def(definition).unwrap().name)
+        command = PutTaskDef(key=name, document=orjson.dumps(definition), is_update=update, **self._common())
+        return _warnings(self._courier.ask(command, self._timeout))
+
+    def delete_task(self, name: str) -> None:
+        _check(self._courier.ask(DeleteTaskDef(key=name, **self._common()), self._timeout))
+
+    def task_definition(self, name: str) -> dict[str, Any]:
+        """A registered task definition.
+
+        Raises:
+            NotFound: there is none.
+        """
+        found = self.task_definitions().get(name)
+        if found is None:
+            raise NotFound(f"there is no task definition {name}")
+        return found
+
+    def task_definitions(self) -> dict[str, dict[str, Any]]:
+        """All task definitions by name."""
+        found = self._views.definitions(Topic.TASK_DEFS)
+        return {key: _shown(definition.document) for key, definition in found.items()}
+
+    def register_workflow(self, definition: JsonObject, *, overwrite: bool = False) -> list[str]:
+        """Register a workflow definition version; returns warnings.
+
+        Raises:
+            BadRequest: the definition is not valid; every violation is listed.
+            Conflict: this version exists and ``overwrite`` is not set.
+        """
+        name = parse_workflow_def(definition).unwrap().name
+        command = PutWorkflowDef(key=name, document=orjson.dumps(definition), overwrite=overwrite, **self._common())
+        return _warnings(self._courier.ask(command, self._timeout))
+
+    def delete_workflow_definition(self, name: str, version: int) -> None:
+        _check(self._courier.ask(DeleteWorkflowDef(key=name, version=version, **self._common()), self._timeout))
+
+    def workflow_definitions(self) -> dict[str, dict[str, Any]]:
+        """All workflow definitions by ``name:version``."""
+        found = self._views.definitions(Topic.WORKFLOW_DEFS)
+        return {key: _shown(definition.document) for key, definition in found.items()}
+
+    # --- workflows
+
+    def start(
+        self,
+        name: str,
+        input: JsonObject | None = None,  # the field's name in Conductor
+        *,
+        version: int | None = None,
+        workflow_id: str | None = None,
+        idempotency_key: str | None = None,
+        strategy: IdempotencyStrategy = IdempotencyStrategy.FAIL,
+        correlation_id: str | None = None,
+        priority: int = 0,
+        source: str | None = None,
+    ) -> str:
+        """Start a workflow by its definition's name and return its id.
+
+        Raises:
+            NotFound: no such definition.
+            Conflict: the id or key is taken (as ``strategy`` says).
+            PayloadTooLarge: the input is over the limit.
+        """
+        future = self.start_async(
+            name,
+            input,
+            version=version,
+            workflow_id=workflow_id,
+            idempotency_key=idempotency_key,
+            strategy=strategy,
+            correlation_id=correlation_id,
+            priority=priority,
+            source=source,
+        )
+        return _check(self._wait(future)).message
+
+    def start_async(
+        self,
+        name: str,
+        input: JsonObject | None = None,  # as for start
+        *,
+        version: int | None = None,
+        workflow_id: str | None = None,
+        idempotency_key: str | None = None,
+        strategy: IdempotencyStrategy = IdempotencyStrategy.FAIL,
+        correlation_id: str | None = None,
+        priority: int = 0,
+        source: str | None = None,
+        definition: JsonObject | None = None,
+    ) -> Future[Answered]:
+        """Send a start without waiting; the future gets the answer (its message is the workflow id)."""
+        if workflow_id is not None and idempotency_key is not None:
+            raise BadRequest("workflow_id and idempotency_key exclude each other: the key already gives the id")
+        payload = orjson.dumps(dict(input or {}))
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise PayloadTooLarge(
+                f"the input has {len(payload)} bytes, the limit is {MAX_PAYLOAD_BYTES}: store it elsewhere and pass a "
+                f"reference"
+            )
+        if workflow_id is None:
+            workflow_id = workflow_id_for(name, idempotency_key) if idempotency_key else str(uuid.uuid4())
+        command = StartWorkflow(
+            key=workflow_id,
+            name=name,
+            version=version,
+            input=payload,
+            correlation_id=correlation_id,
+            priority=priority,
+            created_by=self.operator,
+            source=source,
+            idempotency_key=idempotency_key,
+            strategy=strategy,
+            definition=orjson.dumps(definition) if definition is not None else None,
+            **self._common(),
+        )
+        return self._courier.send(command)
+
+    def start_task(self, task_type: str, input: JsonObject | None = None, **options: Any) -> str:
+        """Start one task alone (a workflow of one step that takes the whole input) and return the workflow id."""
+        definition = single_task_workflow(task_type)
+        return _check(self._wait(self.start_async(task_type, input, definition=definition, **options))).message
+
+    def get(self, workflow_id: str) -> WorkflowView:
+        """A workflow with all its attempts.
+
+        Raises:
+            NotFound: there is none.
+        """
+        return self._views.workflow(workflow_id)
+
+    def list(self) -> Iterator[WorkflowState]:
+        """Every workflow that is kept, the newest first."""
+        return self._views.workflows()
+
+    def wait(self, workflow_id: str, timeout: float = 60.0) -> WorkflowView:
+        """Wait until a workflow has ended.
+
+        Raises:
+            NoAnswer: it has not within the time.
+        """
+        ended = self._views.wait(workflow_id, lambda state: state.status.is_terminal, timeout)
+        if ended is None:
+            raise NoAnswer(f"workflow {workflow_id} has not ended within {timeout:g} s; it goes on")
+        return self._views.workflow(workflow_id)
+
+    def terminate(self, workflow_id: str, reason: str | None = None) -> None:
+        """End a live workflow; its live tasks are cancelled.
+
+        Raises:
+            NotFound: there is none.
+            Conflict: it has ended already.
+        """
+        _check(self._courier.ask(TerminateWorkflow(key=workflow_id, reason=reason, **self._common()), self._timeout))
+
+    def release(self, workflow_id: str) -> None:
+        """End a workflow's quarantine.
+
+        Raises:
+            Conflict: it is in none.
+        """
+        _check(self._courier.ask(ReleaseWorkflow(key=workflow_id, **self._common()), self._timeout))
+
+    def flush(self, timeout: float = 30.0) -> int:
+        """Wait until everything sent by ``start_async`` is in the log; returns how many are not."""
+        return self._courier.flush(timeout)
+
+    def _wait(self, future: Future[Answered]) -> Answered:
+        try:
+            return future.result(self._timeout)
+        except TimeoutError as error:
+            raise NoAnswer from error
+
+    def _common(self) -> dict[str, Any]:
+        return {
+            "command_id": str(uuid.uuid4()),
+            "expires_at_ms": time.time_ns() // 1_000_000 + COMMAND_LIFETIME_MS,
+            "reply_to": self._courier.client_id,
+            "operator": self.operator,
+        }
+
+
+def _check(answer: Answered) -> Answered:
+    raise_for(answer)
+    return answer
+
+
+def _warnings(answer: Answered) -> list[str]:
+    """The warnings of a registration, or its violations as an error."""
+    body = orjson.loads(answer.message) if answer.message.startswith("{") else {}
+    if answer.status == 400 and body.get("validationErrors"):
+        raise BadRequest(
+            violations=tuple(
+                Violation(path=v["path"], message=v["message"], invalid_value=v["invalidValue"])
+                for v in body["validationErrors"]
+            )
+        )
+    raise_for(answer, body.get("message"))
+    return list(body.get("warnings", ()))
+
+
+def _shown(document: bytes) -> dict[str, Any]:
+    """A stored definition as it is shown: without empty fields, as Conductor's JSON."""
+    return {name: value for name, value in orjson.loads(document).items() if value is not None}

@@ -1,0 +1,73 @@
+"""Where task functions run: threads, an asyncio loop, or processes. The threads that poll Kafka never run them."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+from broker_engine.worker.task import TaskWorker
+
+
+class Pools:
+    """The pools of one worker process, each made when first needed."""
+
+    def __init__(self, tasks: list[TaskWorker]) -> None:
+        #: Threads also await and report; a process task holds one thread while it runs.
+        self._threads = ThreadPoolExecutor(
+            max_workers=sum(task.concurrency for task in tasks), thread_name_prefix="task"
+        )
+        processes = sum(task.concurrency for task in tasks if task.pool == "process")
+        # spawn: a Kafka client must not be carried across a fork
+        self._processes = (
+            ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) if processes else None
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        if any(task.pool == "asyncio" for task in tasks):
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
+
+    def submit(self, task: TaskWorker, arguments: Callable[[], dict[str, Any]], done: Callable[[Any], None]) -> None:
+        """Run a task; ``done`` gets its result or its exception, in some thread of the pool.
+
+        ``arguments`` is called in the pool too: binding a large input is work.
+        """
+        if task.pool == "asyncio":
+            assert self._loop is not None
+            asyncio.run_coroutine_threadsafe(self._run_async(task, arguments, done), self._loop)
+        else:
+            self._threads.submit(self._run, task, arguments, done)
+
+    def _run(self, task: TaskWorker, arguments: Callable[[], dict[str, Any]], done: Callable[[Any], None]) -> None:
+        try:
+            if task.pool == "process":
+                assert self._processes is not None
+                future: Future[Any] = self._processes.submit(task.function, **arguments())
+                result = future.result()
+            else:
+                result = task.function(**arguments())
+        except BaseException as error:  # whatever a user's function raises is a result
+            done(error)
+        else:
+            done(result)
+
+    async def _run_async(
+        self, task: TaskWorker, arguments: Callable[[], dict[str, Any]], done: Callable[[Any], None]
+    ) -> None:
+        try:
+            result = await task.function(**arguments())
+        except BaseException as error:  # as above
+            done(error)
+        else:
+            done(result)
+
+    def close(self) -> None:
+        """Wait for nothing: what still runs is reported by nobody (its response time-out retries it)."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._processes is not None:
+            self._processes.shutdown(wait=False, cancel_futures=True)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)

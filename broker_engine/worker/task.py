@@ -1,0 +1,174 @@
+"""``@task``: a plain or async function becomes the worker of a task type.
+
+Input arrives as the function wants it: one parameter annotated with a pydantic model or ``dict`` takes the whole
+input, otherwise parameters are taken from it by name and checked against their annotations. A parameter annotated
+``TaskContext`` gets the context. A dict or model that is returned is the output; any other value becomes
+``{"result": value}``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_type_hints, overload
+
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from broker_engine.errors import BadRequest
+from broker_engine.model.limits import DEFAULT_DOMAIN
+from broker_engine.worker.context import TaskContext, TaskFailedForGood
+
+F = TypeVar("F", bound=Callable[..., Any])
+Pool = Literal["thread", "asyncio", "process"]
+
+DEFAULT_CONCURRENCY = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWorker:
+    """A function and how it is run."""
+
+    name: str
+    function: Callable[..., Any]
+    domain: str = DEFAULT_DOMAIN
+    concurrency: int = DEFAULT_CONCURRENCY
+    pool: Pool = "thread"
+    #: Task definition fields to register at start; None registers nothing.
+    definition: Mapping[str, Any] | None = None
+    _bind: Callable[[dict[str, Any], TaskContext], dict[str, Any]] = field(repr=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function as it is, for tests and for reuse."""
+        return self.function(*args, **kwargs)
+
+    def arguments(self, data: bytes, context: TaskContext) -> dict[str, Any]:
+        """The function's keyword arguments.
+
+        Raises:
+            TaskFailedForGood: the input does not fit; a retry would not help.
+        """
+        try:
+            return self._bind(orjson.loads(data), context)
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, problem['loc'])) or 'input'}: {problem['msg']}" for problem in error.errors()
+            )
+            raise TaskFailedForGood(f"the input does not fit: {problems}", code="INVALID_INPUT") from error
+
+
+def output_bytes(value: Any) -> bytes:
+    """What a function returned, as the JSON of the task's output.
+
+    Raises:
+        TaskFailedForGood: it has no JSON form.
+    """
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    elif value is None:
+        value = {}
+    elif not isinstance(value, Mapping):
+        value = {"result": value}
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS, default=_json_default)
+    except TypeError as error:
+        raise TaskFailedForGood(f"the result has no JSON form: {error}", code="INVALID_OUTPUT") from error
+
+
+def _json_default(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
+
+
+@overload
+def task(function: F, /) -> TaskWorker: ...
+
+
+@overload
+def task(
+    *,
+    name: str | None = None,
+    domain: str = DEFAULT_DOMAIN,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    pool: Pool | None = None,
+    **definition: Any,
+) -> Callable[[F], TaskWorker]: ...
+
+
+def task(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    domain: str = DEFAULT_DOMAIN,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    pool: Pool | None = None,
+    **definition: Any,
+) -> TaskWorker | Callable[[F], TaskWorker]:
+    """Make a function the worker of a task type.
+
+    Args:
+        name: the task type; the function's name by default.
+        domain: the queue's domain.
+        concurrency: how many tasks of this type one process runs at a time.
+        pool: ``thread`` (default for plain functions), ``asyncio`` (always for async ones), or ``process`` for work
+            that keeps a core busy (the function must be importable).
+        definition: fields of the task definition (``retryCount=3``, ``responseTimeoutSeconds=60`` …), registered when
+            the worker starts.
+    """
+
+    def make(wrapped: Callable[..., Any]) -> TaskWorker:
+        is_async = inspect.iscoroutinefunction(wrapped)
+        if concurrency < 1:
+            raise BadRequest(f"concurrency of task {name or wrapped.__name__} must be at least 1, not {concurrency}")
+        if is_async and pool not in (None, "asyncio"):
+            raise BadRequest(f"async task {wrapped.__name__} runs in the asyncio pool, not {pool}")
+        return TaskWorker(
+            name=name or wrapped.__name__,
+            function=wrapped,
+            domain=domain,
+            concurrency=concurrency,
+            pool="asyncio" if is_async else pool or "thread",
+            definition={"name": name or wrapped.__name__, **definition} if definition else None,
+            _bind=_binder(wrapped),
+        )
+
+    return make if function is None else make(function)
+
+
+def _binder(function: Callable[..., Any]) -> Callable[[dict[str, Any], TaskContext], dict[str, Any]]:
+    """How a function takes its input, decided once from its signature."""
+    hints = get_type_hints(function)
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+    contexts = [p.name for p in parameters if hints.get(p.name) is TaskContext]
+    inputs = [p for p in parameters if p.name not in contexts]
+
+    def with_context(arguments: dict[str, Any], context: TaskContext) -> dict[str, Any]:
+        for name in contexts:
+            arguments[name] = context
+        return arguments
+
+    if len(inputs) == 1 and inputs[0].kind is not inspect.Parameter.VAR_KEYWORD:
+        only, hint = inputs[0].name, hints.get(inputs[0].name)
+        if isinstance(hint, type) and issubclass(hint, BaseModel):
+            return lambda data, context: with_context({only: hint.model_validate(data)}, context)
+        if hint in (dict, None) or getattr(hint, "__origin__", None) in (dict, Mapping):
+            return lambda data, context: with_context({only: data}, context)
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in inputs):
+        return lambda data, context: with_context(dict(data), context)
+    fields: dict[str, Any] = {
+        p.name: (hints.get(p.name, Any), ... if p.default is inspect.Parameter.empty else p.default) for p in inputs
+    }
+    if not fields:
+        return lambda _data, context: with_context({}, context)
+    model = create_model(
+        f"{function.__name__}_input", __config__=ConfigDict(arbitrary_types_allowed=True, extra="ignore"), **fields
+    )
+
+    def by_name(data: dict[str, Any], context: TaskContext) -> dict[str, Any]:
+        checked = model.model_validate(data)
+        return with_context({name: getattr(checked, name) for name in fields}, context)
+
+    return by_name

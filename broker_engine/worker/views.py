@@ -1,0 +1,127 @@
+"""Reading states straight from the compacted topics: what a client can see without any server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import orjson
+
+from broker_engine.errors import NotFound
+from broker_engine.log.ports import BEGINNING, Isolation, Log, Record, TopicPartition
+from broker_engine.model.state import TaskState, WorkflowState
+from broker_engine.topics import Namespace, Topic, partition_of
+from broker_engine.wire.codecs import DEFINITION, TASK_STATE, WORKFLOW_STATE
+from broker_engine.wire.records import Definition
+
+
+class WorkflowView(NamedTuple):
+    """A workflow and all its attempts, in order."""
+
+    workflow: WorkflowState
+    tasks: tuple[TaskState, ...]
+
+    @property
+    def status(self) -> str:
+        return self.workflow.status.value
+
+    @property
+    def output(self) -> dict[str, Any]:
+        data: dict[str, Any] = orjson.loads(self.workflow.output) if self.workflow.output else {}
+        return data
+
+
+def read_all(log: Log, partitions: list[TopicPartition], each: Callable[[Record], None]) -> None:
+    """Read partitions from the beginning to their present end."""
+    admin = log.admin()
+    try:
+        ends = admin.end_offsets(partitions, Isolation.COMMITTED)
+    finally:
+        admin.close()
+    reader = log.reader()
+    try:
+        reader.assign(dict.fromkeys(partitions, BEGINNING))
+        while any(reader.position(tp) < end for tp, end in ends.items()):
+            for record in reader.read(5_000, 0.2):
+                each(record)
+    finally:
+        reader.close()
+
+
+class Views:
+    """Point-in-time reads of one namespace."""
+
+    def __init__(self, log: Log, namespace: Namespace, partitions: int) -> None:
+        self._log = log
+        self._namespace = namespace
+        self._partitions = partitions
+
+    def workflow(self, workflow_id: str) -> WorkflowView:
+        """A workflow with its tasks; reads the workflow's partition.
+
+        Raises:
+            NotFound: there is none (any more).
+        """
+        number = partition_of(workflow_id, self._partitions)
+        state: list[WorkflowState] = []
+        tasks: dict[str, TaskState] = {}
+        needle = workflow_id.encode()
+
+        def see_workflow(record: Record) -> None:
+            if record.key == needle:
+                state[:] = [WORKFLOW_STATE.decode(record.value)] if record.value is not None else []
+
+        def see_task(record: Record) -> None:
+            if record.value is not None and needle in record.value:
+                task = TASK_STATE.decode(record.value)
+                if task.workflow_id == workflow_id:
+                    tasks[task.task_id] = task
+
+        read_all(self._log, [self._tp(Topic.WORKFLOW_STATE, number)], see_workflow)
+        if not state:
+            raise NotFound(f"there is no workflow {workflow_id}")
+        read_all(self._log, [self._tp(Topic.TASK_STATE, number)], see_task)
+        return WorkflowView(state[0], tuple(sorted(tasks.values(), key=lambda task: (task.run, task.seq))))
+
+    def workflows(self) -> Iterator[WorkflowState]:
+        """Every workflow, the newest first."""
+        values: dict[bytes, bytes] = {}
+        tps = [self._tp(Topic.WORKFLOW_STATE, number) for number in range(self._partitions)]
+        read_all(self._log, tps, lambda record: _keep(values, record))
+        states = [WORKFLOW_STATE.decode(value) for value in values.values()]
+        yield from sorted(states, key=lambda state: state.created_at_ms, reverse=True)
+
+    def definitions(self, topic: Topic) -> dict[str, Definition]:
+        """The registered task or workflow definitions, by key."""
+        values: dict[bytes, bytes] = {}
+        read_all(self._log, [self._tp(topic, 0)], lambda record: _keep(values, record))
+        return {key.decode(): DEFINITION.decode(value) for key, value in sorted(values.items())}
+
+    def wait(self, workflow_id: str, is_done: Callable[[WorkflowState], bool], timeout: float) -> WorkflowState | None:
+        """Follow a workflow's records until one satisfies; None when the time is over."""
+        tp = self._tp(Topic.WORKFLOW_STATE, partition_of(workflow_id, self._partitions))
+        deadline = time.monotonic() + timeout
+        reader = self._log.reader()
+        try:
+            reader.assign({tp: BEGINNING})
+            while (rest := deadline - time.monotonic()) > 0:
+                for record in reader.read(5_000, min(rest, 0.2)):
+                    if record.key == workflow_id.encode() and record.value is not None:
+                        state = WORKFLOW_STATE.decode(record.value)
+                        if is_done(state):
+                            return state
+        finally:
+            reader.close()
+        return None
+
+    def _tp(self, topic: Topic, number: int) -> TopicPartition:
+        return TopicPartition(self._namespace.topic(topic), number)
+
+
+def _keep(values: dict[bytes, bytes], record: Record) -> None:
+    key = record.key or b""
+    if record.value is None:
+        values.pop(key, None)
+    else:
+        values[key] = record.value
