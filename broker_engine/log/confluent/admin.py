@@ -16,7 +16,15 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic as KafkaNewTopic
 
 from broker_engine.errors import Retriable, Unreachable
-from broker_engine.log.confluent.client import ADMIN_TIMEOUT, RETRY_PAUSE, Health, from_kafka, made, translate
+from broker_engine.log.confluent.client import (
+    ADMIN_ATTEMPT,
+    ADMIN_TIMEOUT,
+    RETRY_PAUSE,
+    Health,
+    from_kafka,
+    made,
+    translate,
+)
 from broker_engine.log.ports import CommittedOffset, Isolation, Member, NewTopic, TopicPartition
 
 K = TypeVar("K")
@@ -40,14 +48,14 @@ class ConfluentAdmin:
         self._client = made(AdminClient, conf, own, health=self._health)
 
     def topics(self) -> dict[str, int]:
-        found = self._bounded(lambda: self._client.list_topics(timeout=ADMIN_TIMEOUT))
+        found = self._bounded(lambda timeout: self._client.list_topics(timeout=timeout))
         return {name: len(topic.partitions) for name, topic in found.topics.items()}
 
     def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
         if not resources:
             return {}
-        found = self._answers(lambda: self._client.describe_configs(resources, request_timeout=ADMIN_TIMEOUT))
+        found = self._answers(lambda timeout: self._client.describe_configs(resources, request_timeout=timeout))
         return {
             resource.name: {name: entry.value or "" for name, entry in entries.items()}
             for resource, entries in found.items()
@@ -57,7 +65,7 @@ class ConfluentAdmin:
         wanted = [KafkaNewTopic(t.name, num_partitions=t.partitions, config=dict(t.config)) for t in topics]
         if wanted:
             self._answers(
-                lambda: self._client.create_topics(wanted, request_timeout=ADMIN_TIMEOUT),
+                lambda timeout: self._client.create_topics(wanted, request_timeout=timeout),
                 ignore=KafkaError.TOPIC_ALREADY_EXISTS,
             )
             names = {t.topic for t in wanted}
@@ -67,7 +75,7 @@ class ConfluentAdmin:
         names = list(topics)
         if names:
             self._answers(
-                lambda: self._client.delete_topics(names, request_timeout=ADMIN_TIMEOUT),
+                lambda timeout: self._client.delete_topics(names, request_timeout=timeout),
                 ignore=KafkaError.UNKNOWN_TOPIC_OR_PART,
             )
             self._until(lambda: self._ready_topics().isdisjoint(names), "the deleted topics to go")
@@ -85,8 +93,8 @@ class ConfluentAdmin:
         if not request.topic_partitions:
             return {}
         found = self._answers(
-            lambda: self._client.list_consumer_group_offsets(
-                [request], require_stable=require_stable, request_timeout=ADMIN_TIMEOUT
+            lambda timeout: self._client.list_consumer_group_offsets(
+                [request], require_stable=require_stable, request_timeout=timeout
             )
         )[group]
         offsets: dict[TopicPartition, CommittedOffset | None] = {}
@@ -101,7 +109,7 @@ class ConfluentAdmin:
 
     def members(self, group: str) -> list[Member]:
         found = self._answers(
-            lambda: self._client.describe_consumer_groups([group], request_timeout=ADMIN_TIMEOUT),
+            lambda timeout: self._client.describe_consumer_groups([group], request_timeout=timeout),
             ignore=KafkaError.GROUP_ID_NOT_FOUND,
         )
         return [
@@ -127,18 +135,18 @@ class ConfluentAdmin:
             Isolation.UNCOMMITTED: IsolationLevel.READ_UNCOMMITTED,
         }[isolation]
         found = self._answers(
-            lambda: self._client.list_offsets(wanted, isolation_level=level, request_timeout=ADMIN_TIMEOUT)
+            lambda timeout: self._client.list_offsets(wanted, isolation_level=level, request_timeout=timeout)
         )
         return {TopicPartition(p.topic, p.partition): int(at.offset) for p, at in found.items()}
 
-    def _answers(self, ask: Callable[[], Mapping[K, Future[Any]]], *, ignore: int | None = None) -> dict[K, Any]:
+    def _answers(self, ask: Callable[[float], Mapping[K, Future[Any]]], *, ignore: int | None = None) -> dict[K, Any]:
         """All answers to one request; those with the error ``ignore`` are left out."""
 
-        def collect() -> dict[K, Any]:
+        def collect(timeout: float) -> dict[K, Any]:
             answers = {}
-            for key, future in ask().items():
+            for key, future in ask(timeout).items():
                 try:
-                    answers[key] = future.result(ADMIN_TIMEOUT + 1.0)
+                    answers[key] = future.result(timeout + 1.0)
                 except KafkaException as error:
                     if error.args[0].code() != ignore:
                         raise
@@ -146,20 +154,21 @@ class ConfluentAdmin:
 
         return self._bounded(collect)
 
-    def _bounded(self, ask: Callable[[], V]) -> V:
+    def _bounded(self, ask: Callable[[float], V]) -> V:
         """Ask, and ask again while Kafka says so, for ADMIN_TIMEOUT in all."""
         deadline = time.monotonic() + ADMIN_TIMEOUT
         while True:
             try:
-                answer = ask()
+                answer = ask(ADMIN_ATTEMPT)
             except (KafkaException, TimeoutError) as error:
                 self._client.poll(0)  # runs error_cb, the only place where a refused login shows
                 self._health.check()
                 meaning = translate(error.args[0]) if error.args else Retriable("no answer")
-                if not isinstance(meaning, Retriable):
+                if not isinstance(meaning, Retriable | Unreachable):
                     raise meaning from error
                 if time.monotonic() >= deadline:
-                    raise Unreachable(f"{meaning}. {Unreachable()}") from error
+                    reason = error.args[0].str() if error.args else "no answer"
+                    raise Unreachable(f"{reason}. {Unreachable()}") from error
                 time.sleep(RETRY_PAUSE)
             else:
                 self._health.answered()
@@ -167,7 +176,7 @@ class ConfluentAdmin:
 
     def _ready_topics(self) -> set[str]:
         """Topics whose partitions all have a leader."""
-        found = self._bounded(lambda: self._client.list_topics(timeout=ADMIN_TIMEOUT))
+        found = self._bounded(lambda timeout: self._client.list_topics(timeout=timeout))
         return {
             name
             for name, topic in found.topics.items()

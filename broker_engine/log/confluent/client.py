@@ -30,6 +30,8 @@ _log = structlog.get_logger(__name__)
 
 #: How long one question to the cluster may take; an absent broker is noticed after this.
 ADMIN_TIMEOUT = 10.0
+#: One attempt of it: after this a refused login is noticed.
+ADMIN_ATTEMPT = 5.0
 #: How long ``send`` waits for room in the client's queue (it empties at tens of thousands of
 #: records a second).
 QUEUE_FULL_TIMEOUT = 30.0
