@@ -36,6 +36,7 @@ from broker_engine.runtime.definitions import DefinitionView
 from broker_engine.runtime.outbox import Outbox
 from broker_engine.runtime.partition import Partition, waiting_for_topic
 from broker_engine.runtime.queues import Queues
+from broker_engine.runtime.retention import retire
 from broker_engine.runtime.takeover import Takeover, claim, member_id, owned_by, release
 from broker_engine.runtime.ticker import Ticker
 from broker_engine.runtime.turn import Setting, Turn
@@ -55,6 +56,8 @@ LINGER_SECONDS = 0.006
 MAX_FENCED_PER_MINUTE = 3
 #: More workflows than this quarantined within a minute mean a bad release, not bad workflows.
 MAX_QUARANTINED_PER_MINUTE = 20
+#: How often the owner looks for finished workflows to forget, when idle.
+RETIRE_EVERY_SECONDS = 5.0
 _RETRY_SECONDS = 0.5
 
 
@@ -188,6 +191,7 @@ class Session:
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="takeover")
         self._reader: GroupReader | None = None
         self._is_closing = False
+        self._next_retirement = time.monotonic() + RETIRE_EVERY_SECONDS
 
     # --- the loop
 
@@ -208,6 +212,8 @@ class Session:
             records = self._reader.read(self._settings.batch_records, self._wait())
             if records:
                 self._turn(self._with_company(records))
+            elif time.monotonic() >= self._next_retirement:
+                self._retire()
             self._ticker.serve(self._partitions.values())
         self._leave()
 
@@ -273,6 +279,23 @@ class Session:
             for number, overlay in turn.overlays.items()
         }
         writer.commit(offsets, self._reader.group())
+
+    def _retire(self) -> None:
+        """Forget finished workflows whose retention is over; only when there is nothing to decide."""
+        assert self._reader is not None
+        self._next_retirement = time.monotonic() + RETIRE_EVERY_SECONDS
+        for partition in self._partitions.values():
+            batch = retire(partition, self._setting.outbox, self._settings.retention_ms)
+            if batch is None:
+                continue
+            self._writer.begin()
+            for topic, number, key, value, headers in batch.records:
+                self._writer.send(topic, number, key, value, headers)
+            tp = TopicPartition(self._commands, partition.number)
+            self._writer.commit(claim(partition, tp, self._slot), self._reader.group())
+            batch.settle(partition)
+            self._next_retirement = 0.0
+            _log.info("processor.retired", partition=partition.number, workflows=len(batch.gone))
 
     def _rewind(self, numbers: Sequence[int] | Mapping[int, object]) -> None:
         assert self._reader is not None
