@@ -18,7 +18,7 @@ from immutables import Map
 from broker_engine.decider import deadlines, flow
 from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
-from broker_engine.decider.definitions import parse_json, snapshot
+from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep, parse_json, snapshot
 from broker_engine.decider.documents import workflow_input
 from broker_engine.decider.draft import Draft, reply
 from broker_engine.decider.identity import workflow_id_for
@@ -204,10 +204,14 @@ def _refusal(command: StartWorkflow, context: Context) -> tuple[int, str] | None
             "a chosen workflowId and an idempotencyKey exclude each other: the key already gives the id",
         )
     try:
-        is_object = isinstance(orjson.loads(command.input), Mapping)
+        document = orjson.loads(command.input)
     except orjson.JSONDecodeError:
-        is_object = False
-    return None if is_object else (400, "input must be a JSON object")
+        document = None
+    if not isinstance(document, Mapping):
+        return 400, "input must be a JSON object"
+    if is_too_deep(document, command.input):
+        return 400, f"input is nested more than {MAX_DEPTH} levels deep"
+    return None
 
 
 def _too_large(what: str, size: int, context: Context) -> str:

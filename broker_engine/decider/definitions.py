@@ -234,14 +234,17 @@ def parse_json(data: bytes, *, what: str) -> Mapping[str, Json]:
         raise BadRequest(f"{what} is not valid JSON: {error}") from error
     if not isinstance(document, Mapping):
         raise BadRequest(f"{what} must be a JSON object, not {type(document).__name__}")
-    if _is_deeper_than(document, MAX_DEPTH):
+    if is_too_deep(document, data):
         raise BadRequest(f"{what} is nested more than {MAX_DEPTH} levels deep")
     return document
 
 
-def _is_deeper_than(document: Json, levels: int) -> bool:
+def is_too_deep(document: Json, data: bytes) -> bool:
+    """Whether JSON is nested deeper than may be put together with more of it and written again."""
+    if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
+        return False
     level = [document]
-    for _ in range(levels):
+    for _ in range(MAX_DEPTH):
         level = [
             child
             for parent in level

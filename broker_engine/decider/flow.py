@@ -401,10 +401,10 @@ def _finish(
             )
     output = workflow_output(draft.execution, last, draft.context.environment)
     if len(output) > draft.context.max_payload_bytes:
-        reason = f"the workflow output has {len(output)} bytes, the limit is {draft.context.max_payload_bytes}"
-        output = b"{}"
-        if status is WorkflowStatus.COMPLETED:
+        if status is WorkflowStatus.COMPLETED:  # any other end keeps its own reason
             status, code = WorkflowStatus.FAILED, ReasonCode.PAYLOAD_TOO_LARGE
+            reason = f"the workflow output has {len(output)} bytes, the limit is {draft.context.max_payload_bytes}"
+        output = b"{}"
     draft.change_workflow(
         status=status,
         output=output,

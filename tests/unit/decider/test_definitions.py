@@ -306,7 +306,8 @@ def test_an_embedded_definition_is_checked_in_its_place() -> None:
 
 
 def test_expressions_name_tasks_of_the_workflow() -> None:
-    step = {**STEP, "inputParameters": {"x": ["${b.output.x}"], "y": "${a.output}", "z": "${workflow.input.z}"}}
+    parameters = {"x": ["${b.output.x}"], "y": "${a.output}", "z": "${workflow.input.z}", "n": 5}
+    step = {**STEP, "inputParameters": parameters}
 
     found = parse_workflow_def({**FILM, "tasks": [step], "outputParameters": {"o": "${c.output}"}}).violations
 

@@ -106,6 +106,8 @@ class Values:
         ("${workflow..missing}", []),
         ("${workflow.input.list[0:2].p}", [1, 2]),
         ("all: ${workflow.input.list[*].p}", "all: [1, 2]"),
+        ("${workflow.input.list[-1].n}", "none"),
+        ("${$..y}", [5]),
         # Names of the system; secrets stay as written.
         ("${CPEWF_TASK_ID}", "task-1"),
         ("${REGION}/x", "north/x"),
@@ -181,6 +183,7 @@ def test_references_are_the_tasks_that_a_template_names() -> None:
 
     assert references(template) == {"a", "b", "c", "workflow"}
     assert references("${a.output.${d.output.k}}") == {"a", "d"}
+    assert references({"n": 5, "x": "${${workflow.input.k}.output.x}"}) == {"workflow"}
     assert references("$${e.output.x} ${NETFLIX_ENV} ${}") == frozenset()
 
 
@@ -242,6 +245,12 @@ def test_only_environment_names_given_by_configuration_are_visible(monkeypatch: 
     story = Story(a_step("a", input_parameters=parameters)).given(environment={"NETFLIX_ENV": "test"}).start()
 
     assert story.input == {"a": None, "b": "test", "c": "test"}
+
+
+def test_a_path_may_search_the_whole_document() -> None:
+    story = Story("a", a_step("b", input_parameters={"found": "${$..needle}"})).start(input=b'{"needle": 1}')
+
+    assert story.taken().completed({"x": {"needle": 2}}).input == {"found": [1, 2]}
 
 
 def test_a_task_sees_the_workflow_and_the_tasks_before_it() -> None:

@@ -57,6 +57,7 @@ def test_a_start_makes_a_running_workflow_and_hands_its_first_task_out() -> None
         ({"input": b"null"}, 400, "input must be a JSON object"),
         ({"input": b"{"}, 400, "input must be a JSON object"),
         ({"input": b"\xff"}, 400, "input must be a JSON object"),
+        ({"input": b'{"x": ' + b"[" * 130 + b"]" * 130 + b"}"}, 400, "input is nested more than 100 levels deep"),
         ({"input": b'{"x": "%s"}' % (b"x" * 400)}, 413, "store it elsewhere and pass a reference"),
         ({"name": "movie"}, 404, "there is no workflow definition movie: register it first"),
         ({"version": 3}, 404, "there is no workflow definition film version 3; there are versions 1, 2"),
@@ -108,6 +109,28 @@ def test_a_workflow_keeps_the_definition_it_started_with() -> None:
 
     assert story.task.attempt == 1
     assert story.execution_now.definition == story.definition
+
+
+def test_an_input_template_may_make_the_input_too_large() -> None:
+    story = Story("a", input_template={"x": "x" * 150}).given(max_payload_bytes=200)
+
+    story.start(input=b'{"y": "%s"}' % (b"y" * 150), **asked())
+
+    assert (story.answer.status, story.execution) == (413, None)
+
+
+def test_a_wide_input_is_not_a_deep_one() -> None:
+    step = a_step("a", input_parameters="${workflow.input}")
+    story = Story(step).start(input=orjson.dumps({"x": [{"y": []}] * 500}))
+
+    assert story.input == {"x": [{"y": []}] * 500}
+
+
+def test_a_command_that_nobody_waits_for_is_remembered_and_not_answered() -> None:
+    story = Story("a").start(command_id="c", expires_at_ms=START_MS + 1_000)
+
+    assert [entry.command_id for entry in story.workflow.remembered] == ["c"]
+    assert story.outputs(Answer) == []
 
 
 def test_a_start_that_expired_before_it_was_read_is_refused() -> None:

@@ -371,6 +371,19 @@ def test_an_input_over_the_limit_ends_the_task_as_it_appears(
     assert (story.task.reference == "c") == (workflow is WorkflowStatus.RUNNING)
 
 
+@pytest.mark.parametrize(("optional", "reference"), [(True, "b"), (False, "a")])
+def test_a_retry_whose_input_grew_over_the_limit_ends_as_it_appears(optional: bool, reference: str) -> None:
+    story = Story(a_step("a", optional=optional), "b").given(max_payload_bytes=SMALL_PAYLOAD).start().taken()
+    grown = b'{"t": "%s"}' % (b"x" * SMALL_PAYLOAD)
+    story.execution = story.execution_now.with_task(story.task._replace(input=grown))
+
+    story.failed()
+
+    assert (story["a"].attempt, story["a"].reason_code) == (1, ReasonCode.PAYLOAD_TOO_LARGE)
+    assert story.task.reference == reference
+    assert story.workflow.status is (WorkflowStatus.RUNNING if optional else WorkflowStatus.FAILED)
+
+
 def test_any_number_of_refused_steps_is_walked_in_one_decision() -> None:
     steps = [a_step(f"s{i}", input_parameters=TWICE, optional=True) for i in range(1_000)]
 
@@ -388,3 +401,13 @@ def test_a_workflow_output_over_the_limit_fails_the_workflow() -> None:
     assert (story.workflow.status, story.workflow.reason_code) == (WorkflowStatus.FAILED, ReasonCode.PAYLOAD_TOO_LARGE)
     assert story.workflow.output == b"{}"
     assert "the workflow output has" in str(story.workflow.reason)
+
+
+def test_a_failed_workflow_keeps_its_own_reason_when_its_output_is_too_large() -> None:
+    step = a_step("b", retry_count=0)
+    story = Story("a", step, output_parameters={"x": "${a.output.t}", "y": "${a.output.t}"})
+
+    story.given(max_payload_bytes=SMALL_PAYLOAD).start().taken().completed({"t": "x" * 150}).taken().failed("disk full")
+
+    assert (story.workflow.status, story.workflow.reason) == (WorkflowStatus.FAILED, "disk full")
+    assert story.workflow.output == b"{}"
