@@ -363,6 +363,7 @@ def cause_of(command: AnyCommand, transition: Transition) -> Cause:
         return _CAUSES_BY_CODE[transition.reason_code]
     if not isinstance(command, TaskReported):
         return Cause.TIMED_OUT
-    if transition.reason_code is ReasonCode.PAYLOAD_TOO_LARGE and command.status is not ReportStatus.COMPLETED:
+    is_refused = transition.reason_code in (ReasonCode.PAYLOAD_TOO_LARGE, ReasonCode.TERMINAL_ERROR)
+    if is_refused and command.status is not ReportStatus.COMPLETED:
         return Cause.FAILED_TERMINALLY  # whatever else it said
     return _CAUSES[command.status]

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import orjson
+
 from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
+from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
 from broker_engine.decider.documents import task_input, workflow_output
 from broker_engine.decider.draft import MAX_REASON, Draft
 from broker_engine.decider.identity import task_id as derive_task_id
@@ -174,11 +177,12 @@ def expect_delay(draft: Draft, task: TaskState) -> None:
 def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
     """End the attempt as its worker (or an operator) says."""
     ending, output, reason = ENDINGS[report.status], report.output, report.reason
-    if output is not None and len(output) > draft.context.max_payload_bytes:
-        ending = ENDINGS[ReportStatus.FAILED_WITH_TERMINAL_ERROR]._replace(code=ReasonCode.PAYLOAD_TOO_LARGE)
+    problem = None if output is None else _output_problem(output, draft.context.max_payload_bytes)
+    if problem is not None:
+        code, reason = problem
+        ending = ENDINGS[ReportStatus.FAILED_WITH_TERMINAL_ERROR]._replace(code=code)
         if report.status is ReportStatus.COMPLETED:
             ending = ending._replace(cause=Cause.COMPLETED)
-        reason = f"the output has {len(output)} bytes, the limit is {draft.context.max_payload_bytes}"
         output = None
     changes: dict[str, Any] = {
         "output": output,
@@ -192,6 +196,21 @@ def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
         _go_on(draft, done)
     else:
         _fail(draft, task, ending, reason, changes)
+
+
+def _output_problem(output: bytes, limit: int) -> tuple[ReasonCode, str] | None:
+    """Why an output cannot be kept: the steps after it would break on it."""
+    if len(output) > limit:
+        return ReasonCode.PAYLOAD_TOO_LARGE, f"the output has {len(output)} bytes, the limit is {limit}"
+    try:
+        document = orjson.loads(output)
+    except orjson.JSONDecodeError as error:
+        return ReasonCode.TERMINAL_ERROR, f"the output is not valid JSON: {error}"
+    if not isinstance(document, dict):
+        return ReasonCode.TERMINAL_ERROR, f"the output must be a JSON object, not {type(document).__name__}"
+    if is_too_deep(document, output):
+        return ReasonCode.TERMINAL_ERROR, f"the output is nested more than {MAX_DEPTH} levels deep"
+    return None
 
 
 def time_out(draft: Draft, task: TaskState, kind: DeadlineKind) -> None:

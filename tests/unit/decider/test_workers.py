@@ -340,10 +340,35 @@ def test_an_output_at_the_limit_is_accepted() -> None:
 def test_a_failure_with_too_much_output_is_not_retried() -> None:
     story = Story("a").given(max_payload_bytes=SMALL_PAYLOAD).start().taken()
 
-    story.failed(output=b"x" * (SMALL_PAYLOAD + 1))
+    story.failed(output=b" " * (SMALL_PAYLOAD + 1))
 
     assert story.task.status is TaskStatus.FAILED_WITH_TERMINAL_ERROR
     assert len(story.attempts) == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        (b"{", "the output is not valid JSON"),
+        (b"", "the output is not valid JSON"),
+        (b"\xff", "the output is not valid JSON"),
+        (b"[1]", "the output must be a JSON object, not list"),
+        (b"null", "the output must be a JSON object, not NoneType"),
+        (b'{"x": ' + b"[" * 300 + b"]" * 300 + b"}", "the output is nested more than 100 levels deep"),
+    ],
+)
+@pytest.mark.parametrize("status", ReportStatus)
+def test_an_output_that_later_steps_would_break_on_ends_the_task_for_good(
+    output: bytes, says: str, status: ReportStatus
+) -> None:
+    story = Story("a", a_step("b", input_parameters={"x": "${a.output.x}"})).start().taken()
+
+    story.reported(status, output=output)
+
+    assert (story.task.status, story.task.output) == (TaskStatus.FAILED_WITH_TERMINAL_ERROR, None)
+    assert story.task.reason_code is ReasonCode.TERMINAL_ERROR
+    assert str(story.task.reason).startswith(says)
+    assert story.workflow.status is WorkflowStatus.FAILED
 
 
 TWICE = {"x": "${workflow.input.t}", "y": "${workflow.input.t}"}
