@@ -27,7 +27,7 @@ def bench(bootstrap: str, namespace: str) -> Iterator[Bench]:
 
 
 def typical_ms(act: Callable[[], object], times: int) -> float:
-    """The lower quartile of the best of five rounds.
+    """What the quickest tenth takes.
 
     What a cold or busy machine adds now and then stays out; what a setting costs every time does not.
     """
@@ -37,11 +37,13 @@ def typical_ms(act: Callable[[], object], times: int) -> float:
         act()
         return (time.perf_counter() - start) * 1000
 
-    return min(statistics.quantiles([once() for _ in range(times)])[0] for _ in range(5))
+    return statistics.quantiles([once() for _ in range(times)], n=10)[0]
 
 
 def test_transaction_of_200_records_and_offsets_takes_less_than_40_ms(bench: Bench) -> None:
-    """7 to 15 ms here; 105 ms with the client's default `retry.backoff.ms`."""
+    """7 to 30 ms here (one that follows the last at once may wait 20 ms for its markers); 105 ms with the
+    client's default `retry.backoff.ms`.
+    """
     source, target = bench.topic(), bench.topic(partitions=8)
     tp = TopicPartition(source, 0)
     member = bench.sole_member(source)
@@ -54,7 +56,7 @@ def test_transaction_of_200_records_and_offsets_takes_less_than_40_ms(bench: Ben
             writer.send(target, number % 8, b"k", value)
         writer.commit({tp: CommittedOffset(1, "slot")}, member.group())
 
-    assert typical_ms(transact, 20) < 40
+    assert typical_ms(transact, 60) < 40
 
 
 def test_end_offsets_of_eight_partitions_take_less_than_5_ms(bench: Bench) -> None:
@@ -62,7 +64,7 @@ def test_end_offsets_of_eight_partitions_take_less_than_5_ms(bench: Bench) -> No
     topic = bench.topic(partitions=8)
     partitions = [TopicPartition(topic, p) for p in range(8)]
 
-    took = typical_ms(lambda: bench.admin.end_offsets(partitions, Isolation.UNCOMMITTED), 30)
+    took = typical_ms(lambda: bench.admin.end_offsets(partitions, Isolation.UNCOMMITTED), 100)
 
     assert took < 5
 
@@ -98,5 +100,5 @@ def test_record_reaches_a_waiting_reader_within_50_ms(bench: Bench) -> None:
         writer.poll()
         assert len(reader.read(500, 5.0)) == 1
 
-    assert typical_ms(hop, 20) < 50
+    assert typical_ms(hop, 40) < 50
     writer.close()
