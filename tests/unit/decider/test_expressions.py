@@ -38,6 +38,10 @@ class Values:
     def root(self, name: str) -> Any:
         return VALUES.get(name)
 
+    def member(self, name: str, member: str) -> Any:
+        root = VALUES.get(name)
+        return root.get(member) if isinstance(root, dict) else None
+
     def roots(self) -> Any:
         return VALUES
 
