@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from struct import unpack_from
 
 from broker_engine.errors import BadRequest, Violation
 from broker_engine.model.limits import SCHEDULE_RETENTION_MS
@@ -229,8 +230,8 @@ def murmur2(key: bytes) -> int:
     m, mask = 0x5BD1E995, 0xFFFFFFFF
     h = 0x9747B28C ^ length
     whole = length & ~3
-    for i in range(0, whole, 4):
-        k = int.from_bytes(key[i : i + 4], "little") * m & mask
+    for word in unpack_from(f"<{whole // 4}I", key):
+        k = word * m & mask
         k = (k ^ k >> 24) * m & mask
         h = (h * m & mask) ^ k
     if whole < length:

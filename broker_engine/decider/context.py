@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from broker_engine.model.definitions import TaskDef, WorkflowDef
 from broker_engine.model.limits import DEFAULT_DOMAIN, MAX_PAYLOAD_BYTES
@@ -30,8 +30,7 @@ class Queues(Protocol):
     def exists(self, domain: str, task_type: str) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(NamedTuple):
     """The surroundings of a decision.
 
     ``now_ms`` is log time: the largest LogAppendTime read from the partition, never a clock.
@@ -44,6 +43,6 @@ class Context:
     queues: Queues
     #: The run under which this workflow id was used before it was retired, if its idempotency record still stands.
     retired_run: int | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = MappingProxyType({})
     max_payload_bytes: int = MAX_PAYLOAD_BYTES
     default_domain: str = DEFAULT_DOMAIN

@@ -175,8 +175,7 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
         remembered=existing.workflow.remembered if existing else (),
     )
     empty = Execution(workflow=workflow, tasks=Map(), definition=definition)
-    draft = Draft(empty, command, context)
-    draft.change_workflow()
+    draft = Draft(empty, command, context, is_new=True)
     draft.tell_workflow(WorkflowStatus.RUNNING, ReasonCode.WORKFLOW_STARTED)
     if command.idempotency_key is not None:
         draft.outputs.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import orjson
 
@@ -18,62 +18,72 @@ class ExecutionDocument:
         self._execution = execution
         self._names = {**environment, "CPEWF_TASK_ID": task_id} if task_id else dict(environment)
         self._environment = environment
-        self._made: dict[str, Json] = {}
+        self._made: dict[str | tuple[str, str], Json] = {}
 
     def named(self, name: str) -> str | None:
         return self._names.get(name)
 
     def root(self, name: str) -> Json:
         if name not in self._made:
-            self._made[name] = self._make(name)
+            members = self._members(name)
+            self._made[name] = None if members is None else {key: make() for key, make in members.items()}
         return self._made[name]
+
+    def member(self, name: str, member: str) -> Json:
+        key = (name, member)
+        if key not in self._made:
+            make = (self._members(name) or {}).get(member)
+            self._made[key] = None if make is None else make()
+        return self._made[key]
 
     def roots(self) -> Mapping[str, Json]:
         return {name: self.root(name) for name in ("workflow", *self._execution.tasks)}
 
-    def _make(self, name: str) -> Json:
+    def _members(self, name: str) -> Mapping[str, Callable[[], Json]] | None:
         if name == "workflow":
             return self._workflow()
         task = self._execution.tasks.get(name)
-        return None if task is None else _task_document(task)
+        return None if task is None else _task_members(task)
 
-    def _workflow(self) -> Json:
+    def _workflow(self) -> Mapping[str, Callable[[], Json]]:
         workflow = self._execution.workflow
         return {
-            "input": orjson.loads(workflow.input),
-            "output": orjson.loads(workflow.output) if workflow.output else {},
-            "status": workflow.status.value,
-            "workflowId": workflow.workflow_id,
-            "parentWorkflowId": None,
-            "parentWorkflowTaskId": None,
-            "workflowType": workflow.name,
-            "version": workflow.version,
-            "correlationId": workflow.correlation_id,
-            "reasonForIncompletion": workflow.reason,
-            "schemaVersion": 2,
-            "variables": orjson.loads(workflow.variables),
-            "env": dict(self._environment),
+            "input": lambda: orjson.loads(workflow.input),
+            "output": lambda: orjson.loads(workflow.output) if workflow.output else {},
+            "status": lambda: workflow.status.value,
+            "workflowId": lambda: workflow.workflow_id,
+            "parentWorkflowId": lambda: None,
+            "parentWorkflowTaskId": lambda: None,
+            "workflowType": lambda: workflow.name,
+            "version": lambda: workflow.version,
+            "correlationId": lambda: workflow.correlation_id,
+            "reasonForIncompletion": lambda: workflow.reason,
+            "schemaVersion": lambda: 2,
+            "variables": lambda: orjson.loads(workflow.variables),
+            "env": lambda: dict(self._environment),
         }
 
 
-def _task_document(task: TaskState) -> Json:
+def _task_members(task: TaskState) -> Mapping[str, Callable[[], Json]]:
     return {
-        "input": orjson.loads(task.input),
-        "output": orjson.loads(task.output) if task.output else {},
-        "taskType": task.task_type,
-        "status": task.status.value,
-        "referenceTaskName": task.reference,
-        "retryCount": task.attempt,
-        "pollCount": task.poll_count,
-        "taskDefName": task.task_type,
-        "scheduledTime": task.scheduled_at_ms,
-        "startTime": task.started_at_ms or 0,
-        "endTime": task.ended_at_ms or 0,
-        "workflowInstanceId": task.workflow_id,
-        "taskId": task.task_id,
-        "reasonForIncompletion": task.reason,
-        "workerId": task.worker_id,
-        "iteration": task.iteration,
+        "input": lambda: orjson.loads(task.input),
+        "output": lambda: orjson.loads(task.output) if task.output else {},
+        "taskType": lambda: task.task_type,
+        "status": lambda: task.status.value,
+        "referenceTaskName": lambda: task.reference,
+        "retryCount": lambda: task.attempt,
+        "correlationId": lambda: None,
+        "pollCount": lambda: task.poll_count,
+        "taskDefName": lambda: task.task_type,
+        "scheduledTime": lambda: task.scheduled_at_ms,
+        "startTime": lambda: task.started_at_ms or 0,
+        "endTime": lambda: task.ended_at_ms or 0,
+        "workflowInstanceId": lambda: task.workflow_id,
+        "taskId": lambda: task.task_id,
+        "reasonForIncompletion": lambda: task.reason,
+        "callbackAfterSeconds": lambda: 0,
+        "workerId": lambda: task.worker_id,
+        "iteration": lambda: task.iteration,
     }
 
 

@@ -32,12 +32,12 @@ MAX_REASON = 500
 class Draft:
     """The changes of one decision. ``execution`` is always complete and consistent."""
 
-    def __init__(self, execution: Execution, command: AnyCommand, context: Context) -> None:
+    def __init__(self, execution: Execution, command: AnyCommand, context: Context, *, is_new: bool = False) -> None:
         self.execution = execution
         self.command = command
         self.context = context
         self.outputs: list[Output] = []
-        self._before = execution.workflow
+        self._before = None if is_new else execution.workflow
         self._tasks: list[TaskState] = []
         self._transitions: list[Transition] = []
 
@@ -75,6 +75,8 @@ class Draft:
             status=status or STATUSES_OF[phase][0],
             updated_at_ms=self.now_ms,
             ended_at_ms=self.now_ms if ended else None,
+            next_deadline=None,
+            next_deadline_at_ms=None,
             reason_code=code,
             reason=reason[:MAX_REASON] if reason else (task.reason if not ended else None),
             **changes,
@@ -96,7 +98,7 @@ class Draft:
 
     def alert(self, task: TaskState, alerted: str, reason: str) -> None:
         """Note a clock that ran out under ALERT_ONLY. The task's own clocks go on: nothing else changes."""
-        noted = task._replace(alerted=alerted)
+        noted = task._replace(alerted=alerted, next_deadline=None, next_deadline_at_ms=None)
         self._check(task.phase, Cause.ALERTED, noted)
         self._put(task.phase, noted, ReasonCode.TIMEOUT_ALERT, reason)
 
@@ -142,10 +144,8 @@ class Draft:
 
     def _put(self, source: Phase | None, task: TaskState, code: ReasonCode, reason: str | None) -> TaskState:
         deadline = next_deadline(task, self.step(task).definition)
-        task = task._replace(
-            next_deadline=deadline.kind.value if deadline else None,
-            next_deadline_at_ms=deadline.at_ms if deadline else None,
-        )
+        if deadline is not None:
+            task = task._replace(next_deadline=deadline.kind.value, next_deadline_at_ms=deadline.at_ms)
         self.execution = self.execution.with_task(task)
         self._tasks.append(task)
         self._transitions.append(

@@ -29,6 +29,9 @@ class Document(Protocol):
     def root(self, name: str) -> Json:
         """The value of a top-level name; None when there is none."""
 
+    def member(self, name: str, member: str) -> Json:
+        """``root(name)[member]``, without making the rest of the root."""
+
     def roots(self) -> Mapping[str, Json]:
         """All of it, for paths that start with a wildcard."""
 
@@ -51,7 +54,7 @@ _INDEFINITE = re.compile(r"\*|\.\.|\?\(|\[[^'\"\]]*[:,][^'\"\]]*\]")
 def resolve(template: Json, document: Document) -> Json:
     """Replace the expressions in a JSON template; map keys are left as they are."""
     if isinstance(template, str):
-        return _resolve_text(template, document) if "${" in template else template
+        return _evaluator(template)(document) if "${" in template else template
     if isinstance(template, Mapping):
         return {key: resolve(value, document) for key, value in template.items()}
     if isinstance(template, list | tuple):
@@ -145,17 +148,28 @@ def _closing_brace(text: str, position: int) -> int | None:
     return None
 
 
-def _resolve_text(text: str, document: Document) -> Json:
+@lru_cache(maxsize=4096)
+def _evaluator(text: str) -> Callable[[Document], Json]:
+    """A function from document to value for one text of a template."""
     parts = parse(text)
-    if len(parts) == 1:
-        only = parts[0]
-        return only if isinstance(only, str) else _evaluate(only, document)
-    return "".join(part if isinstance(part, str) else java_text(_evaluate(part, document)) for part in parts)
+    if len(parts) != 1:
+        return lambda document: "".join(
+            part if isinstance(part, str) else java_text(_evaluate(part, document)) for part in parts
+        )
+    only = parts[0]
+    if isinstance(only, str):
+        return lambda _document: only
+    return lambda document: _evaluate(only, document)
 
 
 def _evaluate(expression: _Expression, document: Document) -> Json:
-    path = "".join(
-        part if isinstance(part, str) else java_text(_evaluate(part, document)) for part in expression.parts
+    first = expression.parts[0] if len(expression.parts) == 1 else None
+    path = (
+        first
+        if isinstance(first, str)
+        else "".join(
+            part if isinstance(part, str) else java_text(_evaluate(part, document)) for part in expression.parts
+        )
     ).strip()
     if not path:
         return ""
@@ -199,8 +213,11 @@ def _plain_steps(path: str) -> tuple[str | int, ...] | None:
 
 
 def _walk(document: Document, steps: tuple[str | int, ...]) -> Json:
-    value = document.root(str(steps[0]))
-    for step in steps[1:]:
+    if len(steps) > 1 and isinstance(steps[1], str):
+        value, rest = document.member(str(steps[0]), steps[1]), steps[2:]
+    else:
+        value, rest = document.root(str(steps[0])), steps[1:]
+    for step in rest:
         if isinstance(value, Mapping):
             value = value.get(step)
         elif isinstance(value, list) and isinstance(step, int):

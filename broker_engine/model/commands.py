@@ -13,7 +13,7 @@ from broker_engine.model.status import ReportStatus
 
 
 class IdempotencyStrategy(StrEnum):
-    """What a start does when its workflow id exists already (Conductor's names; see SEMANTICS D10, D28)."""
+    """What a start does when its workflow id exists already (the names are Conductor's)."""
 
     FAIL = "FAIL"
     RETURN_EXISTING = "RETURN_EXISTING"

@@ -90,8 +90,7 @@ class RememberStart:
 Output = Schedule | Delay | Answer | Confirm | WriteDefinition | RememberStart
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(NamedTuple):
     """The answer to one command.
 
     ``execution`` None: there is no such workflow, and none was made. ``changed_tasks`` holds every task state to write,

@@ -34,6 +34,8 @@ class TupleType(Protocol):
 def zigzag(number: int) -> bytes:
     """A long as Avro writes it."""
     rest = (number << 1) ^ (number >> 63)
+    if rest < 0x80:
+        return bytes((rest,))
     out = bytearray()
     while rest > 0x7F:
         out.append((rest & 0x7F) | 0x80)
@@ -69,13 +71,13 @@ def _text(value: str) -> bytes:
 
 
 @lru_cache(maxsize=32_768)
-def _optional_text(value: str | None) -> bytes:
-    return b"\x00" if value is None else b"\x02" + _text(value)
+def _present_text(value: str) -> bytes:
+    return b"\x02" + _text(value)
 
 
 @lru_cache(maxsize=16_384)
-def _optional_long(value: int | None) -> bytes:
-    return b"\x00" if value is None else b"\x02" + zigzag(value)
+def _present_long(value: int) -> bytes:
+    return b"\x02" + zigzag(value)
 
 
 def _bytes(value: bytes) -> bytes:
@@ -83,8 +85,8 @@ def _bytes(value: bytes) -> bytes:
     return (_PREFIX[size] if size < _LENGTHS else zigzag(size)) + value
 
 
-def _optional_bytes(value: bytes | None) -> bytes:
-    return b"\x00" if value is None else b"\x02" + _bytes(value)
+def _present_bytes(value: bytes) -> bytes:
+    return b"\x02" + _bytes(value)
 
 
 _PLAIN_WRITERS: Mapping[str, Callable[..., bytes]] = {
@@ -94,10 +96,10 @@ _PLAIN_WRITERS: Mapping[str, Callable[..., bytes]] = {
     "bytes": _bytes,
 }
 _OPTIONAL_WRITERS: Mapping[str, Callable[..., bytes]] = {
-    "string": _optional_text,
-    "long": _optional_long,
-    "int": _optional_long,
-    "bytes": _optional_bytes,
+    "string": _present_text,
+    "long": _present_long,
+    "int": _present_long,
+    "bytes": _present_bytes,
 }
 
 
@@ -156,8 +158,9 @@ class _Compiler:
         """An expression that gives the bytes of a variable."""
         resolved, is_optional = self.resolve(schema)
         if isinstance(resolved, str) and resolved in _PLAIN_WRITERS:
-            writer = (_OPTIONAL_WRITERS if is_optional else _PLAIN_WRITERS)[resolved]
-            return f"{self.constant(writer)}({variable})"
+            if is_optional:  # most optional fields are absent most of the time: no call for those
+                return f"(b'\\0' if {variable} is None else {self.constant(_OPTIONAL_WRITERS[resolved])}({variable}))"
+            return f"{self.constant(_PLAIN_WRITERS[resolved])}({variable})"
         plain = self._write_plain(resolved, variable)
         return f"(b'\\0' if {variable} is None else b'\\2' + {plain})" if is_optional else plain
 

@@ -44,9 +44,9 @@ class CommandRecord(NamedTuple):
     strategy: IdempotencyStrategy | None = None
     definition: bytes | None = None
     overwrite: bool = False
-    #: HMAC of (task id, hand-out): proves that a worker was handed this very work.
+    #: MAC of (task id, hand-out): proves that a worker was handed this very work.
     token: bytes | None = None
-    #: HMAC over all bytes before it; the last field, so that signing needs no second encoding.
+    #: MAC over all bytes before it; the last field, so that signing needs no second encoding.
     signature: bytes | None = None
 
 

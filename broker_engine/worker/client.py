@@ -181,8 +181,12 @@ class Client:
         priority: int = 0,
         source: str | None = None,
         definition: JsonObject | None = None,
+        wants_answer: bool = True,
     ) -> Future[Answered]:
-        """Send a start without waiting; the future gets the answer (its message is the workflow id)."""
+        """Send a start without waiting; the future gets the answer (its message is the workflow id).
+
+        Without ``wants_answer`` the decider sends none, and the future is done when the start is in the log.
+        """
         if workflow_id is not None and idempotency_key is not None:
             raise BadRequest("workflow_id and idempotency_key exclude each other: the key already gives the id")
         payload = orjson.dumps(dict(input or {}))
@@ -205,7 +209,7 @@ class Client:
             idempotency_key=idempotency_key,
             strategy=strategy,
             definition=orjson.dumps(definition) if definition is not None else None,
-            **self._common(),
+            **self._common(wants_answer=wants_answer),
         )
         return self._courier.send(command)
 
@@ -264,11 +268,11 @@ class Client:
         except TimeoutError as error:
             raise NoAnswer from error
 
-    def _common(self) -> dict[str, Any]:
+    def _common(self, *, wants_answer: bool = True) -> dict[str, Any]:
         return {
             "command_id": str(uuid.uuid4()),
             "expires_at_ms": time.time_ns() // 1_000_000 + COMMAND_LIFETIME_MS,
-            "reply_to": self._courier.client_id,
+            "reply_to": self._courier.client_id if wants_answer else None,
             "operator": self.operator,
         }
 

@@ -66,18 +66,25 @@ class Courier:
         self._thread.start()
 
     def send(self, command: AnyCommand) -> Future[Answered]:
-        """Send a command (with ``command_id`` and ``reply_to`` set); the future gets the reply.
+        """Send a command with its ``command_id`` set; the future gets the reply.
 
-        A command that could not be delivered fails the future.
+        Without ``reply_to`` the future is done with the delivery. A command that could not be delivered fails it.
         """
         future: Future[Answered] = Future()
         command_id = command.command_id
         assert command_id is not None
-        self._waiting[command_id] = future
+        if command.reply_to is not None:
+            self._waiting[command_id] = future
 
         def delivered(delivery: Delivery) -> None:
-            if delivery.error is not None and self._waiting.pop(command_id, None) is not None:
+            if command.reply_to is not None and (
+                delivery.error is None or self._waiting.pop(command_id, None) is None
+            ):
+                return
+            if delivery.error is not None:
                 future.set_exception(delivery.error)
+            else:
+                future.set_result(Answered(202, command.key))
 
         partition = partition_of(command.key, self._partitions)
         value = encode_command(command, self._signer)
