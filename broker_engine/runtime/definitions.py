@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ _log = structlog.get_logger(__name__)
 
 #: How long a batch waits for a definition that is committed but not yet readable (the last stable offset lags).
 CATCH_UP_SECONDS = 0.5
+_POLL_SECONDS = 0.02
 
 
 class DefinitionView:
@@ -73,12 +73,13 @@ class DefinitionView:
 
     def catch_up(self, ends: Mapping[TopicPartition, int], timeout: float = CATCH_UP_SECONDS) -> bool:
         """Read to these offsets; False when they could not be reached in time (decide with what is committed)."""
-        deadline = time.monotonic() + timeout
+        waited = 0.0
         while any(self._reader.position(tp) < end for tp, end in ends.items()):
-            rest = deadline - time.monotonic()
-            if rest <= 0:
+            if waited >= timeout:
                 return False
-            self._apply(self._reader.read(1_000, min(rest, 0.05)))
+            records = self._reader.read(1_000, _POLL_SECONDS)
+            self._apply(records)
+            waited += 0.0 if records else _POLL_SECONDS
         return True
 
     def poll(self) -> None:

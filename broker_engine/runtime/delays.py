@@ -88,6 +88,8 @@ class TierLoop:
         self._heap: list[tuple[int, int, int, DelayedCommand]] = []
         self._fresh: list[TopicPartition] = []
         self._last_commit_ms = 0
+        self._writer: Writer
+        self._reader: GroupReader
         self.fired = 0
 
     # --- the loop
@@ -102,24 +104,36 @@ class TierLoop:
                 stop.wait(_RETRY_SECONDS)
 
     def _serve(self, stop: threading.Event) -> None:
+        self.open()
+        try:
+            while not stop.is_set():
+                self.step()
+            self._writer.flush(5.0)
+            self._commit(now=True)
+        finally:
+            self.close()
+
+    def open(self) -> None:
+        """Join the tier's group with nothing held."""
         self._held.clear()
         self._heap.clear()
-        writer = self._log.writer(client_id=self._client_id)
-        reader = self._log.group_reader(self._namespace.delays_group(self._tier), client_id=self._client_id)
-        try:
-            reader.subscribe(self._topic, self)
-            while not stop.is_set():
-                for record in reader.read(_READ_BATCH, self._wait()):
-                    self._take(record)
-                self._balance(reader)
-                self._fire(writer)
-                writer.poll(0.0)
-                self._commit(reader)
-            writer.flush(5.0)
-            self._commit(reader, now=True)
-        finally:
-            writer.close()
-            reader.close()
+        self._fresh.clear()
+        self._writer = self._log.writer(client_id=self._client_id)
+        self._reader = self._log.group_reader(self._namespace.delays_group(self._tier), client_id=self._client_id)
+        self._reader.subscribe(self._topic, self)
+
+    def step(self) -> None:
+        """One round of the loop: read, fire what is due, commit what has fired."""
+        for record in self._reader.read(_READ_BATCH, self._wait()):
+            self._take(record)
+        self._balance()
+        self._fire()
+        self._writer.poll(0.0)
+        self._commit()
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
 
     def _wait(self) -> float:
         if not self._heap:
@@ -144,7 +158,7 @@ class TierLoop:
             moment = min(moment, record.timestamp_ms + self._tier_ms)
         heapq.heappush(self._heap, (moment, record.partition, record.offset, delayed))
 
-    def _fire(self, writer: Writer) -> None:
+    def _fire(self) -> None:
         """Send everything whose moment has come, a bounded batch at a time."""
         now_ms = self._clock.now_ms()
         for _ in range(FIRE_BATCH):
@@ -152,11 +166,9 @@ class TierLoop:
                 return
             moment, partition, offset, delayed = heapq.heappop(self._heap)
             if partition in self._held:
-                self._send(writer, moment, partition, offset, delayed, now_ms)
+                self._send(moment, partition, offset, delayed, now_ms)
 
-    def _send(
-        self, writer: Writer, moment: int, partition: int, offset: int, delayed: DelayedCommand, now_ms: int
-    ) -> None:
+    def _send(self, moment: int, partition: int, offset: int, delayed: DelayedCommand, now_ms: int) -> None:
         held = self._held[partition]
 
         def delivered(delivery: Delivery) -> None:
@@ -168,7 +180,7 @@ class TierLoop:
             held.done(offset)
 
         topic, value = self._next_stop(delayed, now_ms)
-        writer.send(topic, partition, delayed.workflow_id.encode(), value, on_delivery=delivered)
+        self._writer.send(topic, partition, delayed.workflow_id.encode(), value, on_delivery=delivered)
 
     def _next_stop(self, delayed: DelayedCommand, now_ms: int) -> tuple[str, bytes]:
         rest_ms = delayed.due_at_ms - now_ms
@@ -199,20 +211,20 @@ class TierLoop:
         self._heap = [entry for entry in self._heap if entry[1] in self._held]
         heapq.heapify(self._heap)
 
-    def _balance(self, reader: GroupReader) -> None:
+    def _balance(self) -> None:
         """Begin new partitions, and hold each one's memory within its bound."""
         if self._fresh:
-            reader.resume(self._fresh)
+            self._reader.resume(self._fresh)
             self._fresh.clear()
         for number, held in self._held.items():
             is_full = len(held.waiting) >= self._max_held
             if is_full and not held.is_paused:
-                reader.pause([TopicPartition(self._topic, number)])
+                self._reader.pause([TopicPartition(self._topic, number)])
             elif held.is_paused and not is_full:
-                reader.resume([TopicPartition(self._topic, number)])
+                self._reader.resume([TopicPartition(self._topic, number)])
             held.is_paused = is_full
 
-    def _commit(self, reader: GroupReader, *, now: bool = False) -> None:
+    def _commit(self, *, now: bool = False) -> None:
         now_ms = self._clock.now_ms()
         if not now and now_ms - self._last_commit_ms < _COMMIT_EVERY_MS:
             return
@@ -225,7 +237,7 @@ class TierLoop:
         if not offsets:
             return
         try:
-            reader.commit(offsets, asynchronous=not now)
+            self._reader.commit(offsets, asynchronous=not now)
         except Fenced as error:
             _log.info("delays.commit_refused", tier=self._tier, error=str(error))
             return

@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
 
@@ -84,16 +84,22 @@ def reaction_to(error: LogError) -> Reaction:
     return next(reaction for kind, reaction in ANSWERS.items() if isinstance(error, kind))
 
 
+def threads(name: str, workers: int) -> Executor:
+    """What slow work runs in beside the loop. The in-memory engine runs it in steps of its own instead."""
+    return ThreadPoolExecutor(max_workers=workers, thread_name_prefix=name)
+
+
 class Rate:
     """Counts events of the last minute."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
+        self._monotonic = monotonic
         self._moments: deque[float] = deque()
 
     def add(self, count: int = 1) -> bool:
         """Whether the limit is passed with these."""
-        now = time.monotonic()
+        now = self._monotonic()
         self._moments.extend([now] * count)
         while self._moments and self._moments[0] < now - 60:
             self._moments.popleft()
@@ -104,16 +110,26 @@ class Processor:
     """One member of the engine's group. ``run`` returns when ``stop`` was called, or raises what cannot be mended."""
 
     def __init__(
-        self, log: Log, namespace: Namespace, settings: Settings, *, partitions: int, clock: Clock = wall_clock_ms
+        self,
+        log: Log,
+        namespace: Namespace,
+        settings: Settings,
+        *,
+        partitions: int,
+        clock: Clock = wall_clock_ms,
+        monotonic: Callable[[], float] = time.monotonic,
+        executor: Callable[[str, int], Executor] = threads,
     ) -> None:
         self._log = log
         self._namespace = namespace
         self._settings = settings
         self._partitions = partitions
         self._clock = clock
+        self._monotonic = monotonic
+        self._executor = executor
         self._stop = threading.Event()
-        self._fenced = Rate(MAX_FENCED_PER_MINUTE)
-        self._quarantined = Rate(MAX_QUARANTINED_PER_MINUTE)
+        self._fenced = Rate(MAX_FENCED_PER_MINUTE, monotonic)
+        self._quarantined = Rate(MAX_QUARANTINED_PER_MINUTE, monotonic)
         #: Commands decided, transactions and records written, for metrics and the benchmark.
         self.decided = self.transactions = self.records = 0
         #: Partitions that are decided here now.
@@ -134,22 +150,30 @@ class Processor:
             session = Session(self)
             try:
                 session.run()
-            except (Fenced, OutcomeUnknown) as error:
-                _log.warning("processor.rebuilds", error=str(error))
-                if self._fenced.add():
-                    slot = self._settings.slot
-                    raise BrokerEngineError(
-                        f"this process was replaced more than {MAX_FENCED_PER_MINUTE} times a minute: another process "
-                        f"runs with slot {slot} of namespace {self._namespace.name}. Give each its own --slot"
-                    ) from error
-            except UnsafeSettings:
-                raise
             except LogError as error:
-                _log.warning("processor.log_failed", error=str(error))
-                self._stop.wait(_RETRY_SECONDS)
+                self.survive(error)
+                if not isinstance(error, Fenced | OutcomeUnknown):
+                    self._stop.wait(_RETRY_SECONDS)
             finally:
                 session.close()
                 self.active = frozenset()
+
+    def survive(self, error: LogError) -> None:
+        """Take note of what ended a session, before the next one.
+
+        Raises:
+            BrokerEngineError: replaced again and again.
+        """
+        if not isinstance(error, Fenced | OutcomeUnknown):
+            _log.warning("processor.log_failed", error=str(error))
+            return
+        _log.warning("processor.rebuilds", error=str(error))
+        if self._fenced.add():
+            slot = self._settings.slot
+            raise BrokerEngineError(
+                f"this process was replaced more than {MAX_FENCED_PER_MINUTE} times a minute: another process "
+                f"runs with slot {slot} of namespace {self._namespace.name}. Give each its own --slot"
+            ) from error
 
 
 class Session:
@@ -173,6 +197,7 @@ class Session:
             signer,
             partitions=processor._partitions,
             queue_partitions=self._settings.queue_partitions,
+            executor=processor._executor("queues", 1),
         )
         self._setting = Setting(
             partitions=processor._partitions,
@@ -188,14 +213,22 @@ class Session:
         self._ticker = Ticker(self._log, self._namespace, signer, self._clock)
         self._partitions: dict[int, Partition] = {}
         self._takeovers: dict[int, Future[Partition]] = {}
-        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="takeover")
+        self._pool = processor._executor("takeover", 2)
         self._reader: GroupReader | None = None
         self._is_closing = False
-        self._next_retirement = time.monotonic() + RETIRE_EVERY_SECONDS
+        self._monotonic = processor._monotonic
+        self._next_retirement = self._monotonic() + RETIRE_EVERY_SECONDS
 
     # --- the loop
 
     def run(self) -> None:
+        """Join the group, decide until stopped, and hand everything back."""
+        self.join()
+        while not self._owner._stop.is_set():
+            self.step()
+        self.leave()
+
+    def join(self) -> None:
         self._writer.init()
         self._definitions.catch_up(
             self._admin.end_offsets(self._definitions.partitions, Isolation.UNCOMMITTED), timeout=30.0
@@ -207,15 +240,17 @@ class Session:
             session_timeout_ms=self._settings.session_timeout_ms,
         )
         self._reader.subscribe(self._commands, self)
-        while not self._owner._stop.is_set():
-            self._activate()
-            records = self._reader.read(self._settings.batch_records, self._wait())
-            if records:
-                self._turn(self._with_company(records))
-            elif time.monotonic() >= self._next_retirement:
-                self._retire()
-            self._ticker.serve(self._partitions.values())
-        self._leave()
+
+    def step(self) -> None:
+        """One round of the loop: at most one turn."""
+        assert self._reader is not None, "join comes first"
+        self._activate()
+        records = self._reader.read(self._settings.batch_records, self._wait())
+        if records:
+            self._turn(self._with_company(records))
+        elif self._monotonic() >= self._next_retirement:
+            self._retire()
+        self._ticker.serve(self._partitions.values())
 
     def _wait(self) -> float:
         due_ms = self._ticker.next_due_ms(self._partitions.values())
@@ -226,9 +261,9 @@ class Session:
     def _with_company(self, records: list[Record]) -> list[Record]:
         if len(records) >= self._settings.batch_records or not _all(records, _TASK_STARTED):
             return records
-        deadline = time.monotonic() + LINGER_SECONDS
+        deadline = self._monotonic() + LINGER_SECONDS
         assert self._reader is not None
-        while (rest := deadline - time.monotonic()) > 0:
+        while (rest := deadline - self._monotonic()) > 0:
             more = self._reader.read(self._settings.batch_records - len(records), rest)
             records = records + more
             if (more and not _all(more, _TASK_STARTED)) or len(records) >= self._settings.batch_records:
@@ -283,7 +318,7 @@ class Session:
     def _retire(self) -> None:
         """Forget finished workflows whose retention is over; only when there is nothing to decide."""
         assert self._reader is not None
-        self._next_retirement = time.monotonic() + RETIRE_EVERY_SECONDS
+        self._next_retirement = self._monotonic() + RETIRE_EVERY_SECONDS
         for partition in self._partitions.values():
             batch = retire(partition, self._setting.outbox, self._settings.retention_ms)
             if batch is None:
@@ -376,7 +411,7 @@ class Session:
             self._queues.request(domain, task_type, (workflow_id, reference, task_id))
         _log.info("takeover.done", partition=partition.number, position=partition.position)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Hand everything back cleanly."""
         self.revoked([TopicPartition(self._commands, number) for number in list(self._partitions)])
 

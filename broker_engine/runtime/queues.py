@@ -7,9 +7,8 @@ command.
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
+from concurrent.futures import Executor
 
 import structlog
 
@@ -33,7 +32,14 @@ class Queues:
     """Known queues (decider.context.Queues), by (domain, task type)."""
 
     def __init__(
-        self, log: Log, namespace: Namespace, signer: Signer, *, partitions: int, queue_partitions: int
+        self,
+        log: Log,
+        namespace: Namespace,
+        signer: Signer,
+        *,
+        partitions: int,
+        queue_partitions: int,
+        executor: Executor,
     ) -> None:
         self._log = log
         self._namespace = namespace
@@ -41,13 +47,13 @@ class Queues:
         self._partitions = partitions
         self._queue_partitions = queue_partitions
         self._known: dict[Queue, int] = {}
-        self._requests: queue.Queue[tuple[Queue, Waiter | None] | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._run, name="queues", daemon=True)
+        self._executor = executor
+        self._writer = log.writer(client_id=f"{namespace.name}.queues")
+        self._is_closed = False
 
     def start(self) -> None:
-        """Read what exists and begin to serve requests."""
+        """Read what exists."""
         self._refresh()
-        self._thread.start()
 
     def exists(self, domain: str, task_type: str) -> bool:
         return (domain, task_type) in self._known
@@ -57,12 +63,12 @@ class Queues:
 
     def request(self, domain: str, task_type: str, waiter: Waiter | None = None) -> None:
         """Make a queue's topic if need be, and wake the waiter when it exists."""
-        self._requests.put(((domain, task_type), waiter))
+        self._executor.submit(self._serve, (domain, task_type), waiter)
 
     def close(self) -> None:
-        self._requests.put(None)
-        if self._thread.is_alive():
-            self._thread.join(10.0)
+        self._is_closed = True
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._writer.close()
 
     def _refresh(self) -> None:
         admin = self._log.admin()
@@ -74,30 +80,27 @@ class Queues:
         finally:
             admin.close()
 
-    def _run(self) -> None:
-        writer = self._log.writer(client_id=f"{self._namespace.name}.queues")
-        while (request := self._requests.get()) is not None:
-            made, waiter = request
+    def _serve(self, made: Queue, waiter: Waiter | None) -> None:
+        while made not in self._known:
+            if self._is_closed:
+                return
             try:
-                if made not in self._known:
-                    self._make(made)
+                self._make(made)
             except LogError as error:
                 _log.warning("queues.cannot_create", queue="/".join(made), error=str(error))
                 time.sleep(_RETRY_SECONDS)
-                self._requests.put(request)
-                continue
-            if waiter is not None:
-                workflow_id, reference, task_id = waiter
-                command = QueueReady(key=workflow_id, reference=reference, task_id=task_id, hand_out=0)
-                writer.send(
-                    self._namespace.topic(Topic.COMMANDS),
-                    partition_of(workflow_id, self._partitions),
-                    workflow_id.encode(),
-                    encode_command(command, self._signer),
-                )
-            if self._requests.empty():
-                writer.flush(5.0)
-        writer.close()
+        if waiter is not None:
+            self._wake(*waiter)
+
+    def _wake(self, workflow_id: str, reference: str, task_id: str) -> None:
+        command = QueueReady(key=workflow_id, reference=reference, task_id=task_id, hand_out=0)
+        self._writer.send(
+            self._namespace.topic(Topic.COMMANDS),
+            partition_of(workflow_id, self._partitions),
+            workflow_id.encode(),
+            encode_command(command, self._signer),
+        )
+        self._writer.poll(0.0)
 
     def _make(self, made: Queue) -> None:
         name = self._namespace.schedule(*made)
