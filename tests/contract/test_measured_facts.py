@@ -40,9 +40,9 @@ def typical_ms(act: Callable[[], object], times: int) -> float:
     return statistics.quantiles([once() for _ in range(times)], n=10)[0]
 
 
-def test_transaction_of_200_records_and_offsets_takes_less_than_40_ms(bench: Bench) -> None:
-    """7 to 30 ms here (one that follows the last at once may wait 20 ms for its markers); 105 ms with the
-    client's default `retry.backoff.ms`.
+def test_transaction_of_200_records_and_offsets_takes_less_than_80_ms(bench: Bench) -> None:
+    """7 to 30 ms here, 40 on a broker just started (one that follows the last at once may wait 20 ms
+    for its markers); 105 ms and more with the client's default `retry.backoff.ms`.
     """
     source, target = bench.topic(), bench.topic(partitions=8)
     tp = TopicPartition(source, 0)
@@ -56,7 +56,7 @@ def test_transaction_of_200_records_and_offsets_takes_less_than_40_ms(bench: Ben
             writer.send(target, number % 8, b"k", value)
         writer.commit({tp: CommittedOffset(1, "slot")}, member.group())
 
-    assert typical_ms(transact, 60) < 40
+    assert typical_ms(transact, 60) < 80
 
 
 def test_end_offsets_of_eight_partitions_take_less_than_5_ms(bench: Bench) -> None:
