@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from broker_engine.cli.exits import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE
 from broker_engine.errors import BrokerEngineError
 from broker_engine.runtime.local_broker.detached import (
     DetachedBroker,
@@ -21,9 +22,6 @@ from broker_engine.runtime.local_broker.errors import DataInUse, PortInUse
 from broker_engine.runtime.local_broker.ports import is_free
 from broker_engine.runtime.local_broker.progress import jar_progress
 from broker_engine.runtime.local_broker.readiness import is_ready
-
-# Exit codes are the same for every command.
-FAILED, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE = 1, 2, 3, 4, 5
 
 USUAL_PORT = 9092  # where Kafka's tools look when nothing is said
 
@@ -38,7 +36,7 @@ def start(
     data: DataOption = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Client port [default: 9092, else a free one]"),
+        typer.Option(min=1, max=65535, help="Client port (default: 9092, else a free one)"),
     ] = None,
     settings: Annotated[
         list[str] | None,

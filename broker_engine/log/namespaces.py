@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_engine.errors import BadRequest, UnsafeSettings
+from broker_engine.errors import NotFound, UnsafeSettings
 from broker_engine.log.ports import BEGINNING, Isolation, Log, TopicPartition
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.codecs import NAMESPACE
@@ -40,12 +40,12 @@ def open_existing(log: Log, namespace: Namespace, signer: Signer) -> NamespaceRe
     """The record of a namespace that must exist already.
 
     Raises:
-        BadRequest: it does not.
+        NotFound: it does not.
         UnsafeSettings: the key is another one.
     """
     record = read_record(log, namespace)
     if record is None:
-        raise BadRequest(
+        raise NotFound(
             f"there is no namespace {namespace.name} on this cluster: start a decider, or choose another --ns"
         )
     check_key(record, signer)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_engine.cli.kafka import CONFLICT, NOT_FOUND, UNREACHABLE, USAGE
+from broker_engine.cli.exits import CONFLICT, NOT_FOUND, UNREACHABLE, USAGE
 from broker_engine.runtime.local_broker.detached import find_detached, is_running
 from broker_engine.runtime.local_broker.ports import reserve_port
 from broker_engine.runtime.local_broker.readiness import is_ready

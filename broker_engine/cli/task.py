@@ -1,0 +1,72 @@
+"""`broker-engine task`: task definitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker_engine.cli import output
+from broker_engine.cli.definitions import read_definitions, store_all
+from broker_engine.cli.session import Session, command
+
+app = typer.Typer(help="Register and look at task definitions.", no_args_is_help=True)
+
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="JSON: one definition or an array; - is standard input.")
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
+
+
+@command(app, "create", example="broker-engine task create greet.json\ncat tasks.json | broker-engine task create -")
+def create(session: Session, file: FileArgument) -> None:
+    """Register the definitions of a file; one that exists is replaced."""
+    items = read_definitions(file)
+    store_all(session, items, session.client().register_task, "created")
+
+
+@command(app, "update", example="broker-engine task update greet.json")
+def update(session: Session, file: FileArgument) -> None:
+    """Change definitions that exist already; running workflows keep the one they started with."""
+    items = read_definitions(file)
+    client = session.client()
+    store_all(session, items, lambda item: client.register_task(item, update=True), "updated")
+
+
+@command(app, "get", example="broker-engine task get greet")
+def get(session: Session, name: NameArgument) -> None:
+    """Print a definition as JSON."""
+    output.json_out(session.client().task_definition(name))
+
+
+@command(app, "list", example="broker-engine task list\nbroker-engine task list --json | jq '.[].name'")
+def list_all(session: Session) -> None:
+    """List the definitions."""
+    found = list(session.client().task_definitions().values())
+    if session.json:
+        output.json_out(found)
+        return
+    rows = [
+        (
+            definition["name"],
+            definition.get("retryCount", "default"),
+            definition.get("retryLogic", "default"),
+            definition.get("responseTimeoutSeconds", "default"),
+            definition.get("timeoutSeconds", "default"),
+            definition.get("ownerEmail", ""),
+        )
+        for definition in found
+    ]
+    columns = ("NAME", "RETRIES", "RETRY LOGIC", "RESPONSE TIMEOUT (S)", "TIMEOUT (S)", "OWNER")
+    output.table(columns, rows, empty="No task definitions.")
+
+
+@command(app, "delete", example="broker-engine task delete greet")
+def delete(session: Session, name: NameArgument) -> None:
+    """Remove a definition; running workflows keep their copy."""
+    session.client().delete_task(name)
+    if session.json:
+        output.json_out({"name": name, "status": "deleted"})
+    else:
+        output.line(f"{name}: deleted")
