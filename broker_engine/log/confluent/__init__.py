@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from confluent_kafka import murmur2
+
 from broker_engine.log.confluent.admin import ConfluentAdmin
 from broker_engine.log.confluent.client import COMMON, translate
 from broker_engine.log.confluent.readers import ConfluentGroupReader, ConfluentReader
@@ -37,6 +39,10 @@ class ConfluentLog:
 
     def __init__(self, bootstrap: str, *, conf: Mapping[str, str] = {}) -> None:
         self._conf: dict[str, Any] = {"bootstrap.servers": bootstrap, **COMMON, **conf}
+
+    def partition_of(self, key: str, partitions: int) -> int:
+        partition: int = murmur2(key.encode(), partitions)
+        return partition
 
     def admin(self) -> ConfluentAdmin:
         return ConfluentAdmin(self._conf)

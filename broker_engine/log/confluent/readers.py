@@ -50,22 +50,20 @@ class ConfluentReader:
         self._closed = False
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._paused: set[TopicPartition] = set()
-        #: Where reading starts: the answer to `position` until a record was read.
-        self._starts: dict[TopicPartition, int] = {}
-        #: Where the partition ended when it was last read to its end.
-        self._ends: dict[TopicPartition, int] = {}
+        #: The next offset of each partition. Kept here, because the client's own position is unset before the first
+        #: record and for a moment still the old one after an assignment.
+        self._positions: dict[TopicPartition, int] = {}
         #: Set by rebalance callbacks: records taken in the same call may belong to partitions just
         #: given away.
         self._moved = False
         self._failure: LogError | None = None
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        self._starts = {tp: self._resolved(tp, at) for tp, at in positions.items()}
-        self._ends.clear()
+        self._positions = {tp: self._resolved(tp, at) for tp, at in positions.items()}
         self._paused.clear()
-        self._assigned = frozenset(self._starts)
+        self._assigned = frozenset(self._positions)
         try:
-            self._consumer.assign([KafkaPartition(tp.topic, tp.partition, at) for tp, at in self._starts.items()])
+            self._consumer.assign([KafkaPartition(tp.topic, tp.partition, at) for tp, at in self._positions.items()])
         except KafkaException as error:
             raise translate(error.args[0]) from error
 
@@ -91,17 +89,13 @@ class ConfluentReader:
             raise translate(error.args[0]) from error
 
     def position(self, tp: TopicPartition) -> int:
-        where = self._consumer.position([KafkaPartition(tp.topic, tp.partition)])[0].offset
-        if where < 0:  # nothing was read since the assignment or the last seek
-            where = self._starts[tp] if tp in self._starts else self._committed_or_begin(tp)
-        return int(max(where, self._ends.get(tp, 0)))
+        if tp not in self._positions:  # a new partition of a group that was neither read nor sought
+            self._positions[tp] = self._committed_or_begin(tp)
+        return self._positions[tp]
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         wanted = self._assigned.intersection(partitions) - self._paused
         if wanted:
-            # Remembered, because the client forgets a position that no record has confirmed.
-            for tp in wanted:
-                self._starts[tp] = self.position(tp)
             self._paused |= wanted
             self._consumer.pause([KafkaPartition(*tp) for tp in wanted])
 
@@ -118,8 +112,7 @@ class ConfluentReader:
         if tp not in self._assigned:
             raise LogError(f"{tp} is not assigned to this reader.")
         offset = self._resolved(tp, offset)
-        self._starts[tp] = offset
-        self._ends.pop(tp, None)
+        self._positions[tp] = offset
         deadline = time.monotonic() + SEEK_TIMEOUT
         while True:
             try:
@@ -168,8 +161,14 @@ class ConfluentReader:
         if self._moved:
             self._moved = False
             held = self._assigned - self._paused
-            records = [r for r in records if TopicPartition(r.topic, r.partition) in held]
+            records = [r for r in records if (r.topic, r.partition) in held]
+        last = {(r[0], r[1]): r[2] for r in records}
+        for (topic, partition), offset in last.items():
+            self._advance(TopicPartition(topic, partition), offset + 1)
         return records
+
+    def _advance(self, tp: TopicPartition, position: int) -> None:
+        self._positions[tp] = max(self._positions.get(tp, 0), position)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -180,7 +179,9 @@ class ConfluentReader:
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
             tp = TopicPartition(message.topic() or "", message.partition() or 0)
-            self._ends[tp] = message.offset() or 0
+            was_before_a_move = self._moved and tp in self._paused
+            if tp in self._assigned and not was_before_a_move:
+                self._advance(tp, message.offset() or 0)
             return
         # Outages are the client's to retry; a member thrown out hears of it through `lost`; a
         # reader without a group needs no rights on one.
@@ -212,9 +213,7 @@ class ConfluentReader:
             raise translate(error.args[0]) from error
         if found.error is not None:
             raise translate(found.error)
-        start = int(found.offset) if found.offset >= 0 else self._resolved(tp, BEGINNING)
-        self._starts[tp] = start
-        return start
+        return int(found.offset) if found.offset >= 0 else self._resolved(tp, BEGINNING)
 
 
 class ConfluentGroupReader(ConfluentReader):
@@ -297,8 +296,7 @@ class ConfluentGroupReader(ConfluentReader):
         self._moved = True
         self._paused.difference_update(changed)
         for tp in changed:
-            self._starts.pop(tp, None)
-            self._ends.pop(tp, None)
+            self._positions.pop(tp, None)
 
 
 def _headers(message: Message) -> tuple[tuple[str, bytes], ...]:
