@@ -94,12 +94,11 @@ class Partition:
         Log time never goes back. After a takeover, or a gap while deadlines were waiting (an outage: with deadlines the
         owner ticks more often than that), reports may still be queued in workers' producers: deadlines wait.
         """
-        if timestamp_ms <= self.log_time_ms:
-            return
-        if self.is_fresh or (self.heap and timestamp_ms - self.log_time_ms > gap_ms):
-            self.grace_until_ms = timestamp_ms + grace_ms
+        now_ms = max(timestamp_ms, self.log_time_ms)
+        if self.is_fresh or (self.heap and now_ms - self.log_time_ms > gap_ms):
+            self.grace_until_ms = now_ms + grace_ms
         self.is_fresh = False
-        self.log_time_ms = timestamp_ms
+        self.log_time_ms = now_ms
 
     def clocks(self) -> Clocks:
         return Clocks(self.log_time_ms, self.grace_until_ms, self.is_fresh)

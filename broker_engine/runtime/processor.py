@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
@@ -289,7 +289,7 @@ class Session:
                 raise
             _log.warning("processor.aborted", error=str(error), records=len(records))
             self._writer.abort()
-            self._rewind(turn.overlays)
+            self._rewind({record.partition for record in records})
             return
         turn.merge()
         owner = self._owner
@@ -332,7 +332,7 @@ class Session:
             self._next_retirement = 0.0
             _log.info("processor.retired", partition=partition.number, workflows=len(batch.gone))
 
-    def _rewind(self, numbers: Sequence[int] | Mapping[int, object]) -> None:
+    def _rewind(self, numbers: Iterable[int]) -> None:
         assert self._reader is not None
         for number in numbers:
             if number in self._partitions:

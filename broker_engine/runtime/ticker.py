@@ -20,6 +20,8 @@ from broker_engine.wire.signing import Signer
 
 #: Below the gap that is taken for an outage (turn.GAP_MS), with room for a slow loop.
 KEEP_ALIVE_MS = 3_000
+#: A tick that came back short of its moment (a clock was set back) is followed by the next one not sooner than this.
+_PAUSE_MS = 20
 #: A tick that was lost (not even its failure came back) is sent again after this.
 _LOST_MS = 10_000
 
@@ -52,11 +54,12 @@ class Ticker:
         due_ms = partition.next_due_ms()
         if due_ms is None:
             return None
+        sent_ms = self._sent_ms.get(partition.number, 0)
         if partition.tick_outstanding:
-            return self._sent_ms.get(partition.number, 0) + _LOST_MS
+            return sent_ms + _LOST_MS
         if partition.is_fresh:
             return 0  # the first record after a takeover begins the grace period
-        return min(due_ms, partition.log_time_ms + KEEP_ALIVE_MS)
+        return max(min(due_ms, partition.log_time_ms + KEEP_ALIVE_MS), sent_ms + _PAUSE_MS)
 
     def _tick(self, partition: Partition, now_ms: int) -> None:
         # The key only has to be stable: a tick concerns the partition, not a workflow.

@@ -100,7 +100,6 @@ class Turn:
             return  # read again after a rewind
         overlay.position = record.offset + 1
         partition.advance(record.timestamp_ms, gap_ms=GAP_MS, grace_ms=self._setting.grace_ms)
-        partition.tick_outstanding = False
         self._decide_record(partition, overlay, record)
         self._deadlines(partition, overlay, record)
 
@@ -115,6 +114,7 @@ class Turn:
             self._dead_letter(record, str(error))
             return
         if isinstance(command, Tick):
+            partition.tick_outstanding = False
             return
         task_id = command.task_id if isinstance(command, TaskCommand) else None
         execution = overlay.executions.get(command.key) or partition.execution(command.key, task_id)
