@@ -131,7 +131,12 @@ CATALOGUE: Mapping[Topic, TopicSpec] = {
         },
     ),
     Topic.REPLIES: TopicSpec(key="client or worker id", value="Reply", config=_delete(_HOUR) | _LOG_TIME),
-    Topic.DEAD_LETTERS: TopicSpec(key="the original key", value="bytes", config=_delete(90 * _DAY)),
+    Topic.DEAD_LETTERS: TopicSpec(
+        key="the original key",
+        value="bytes",
+        # The headers make a dead letter larger than its record, which may be as large as `commands` takes.
+        config=_delete(90 * _DAY) | {"max.message.bytes": str(2 * 1024 * 1024)},
+    ),
 }
 
 SCHEDULE_SPEC = TopicSpec(key="task id", value="ScheduledTask", config=_delete(SCHEDULE_RETENTION_MS) | _LOG_TIME)
