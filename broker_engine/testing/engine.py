@@ -240,6 +240,12 @@ class Engine:
         self.send(command)
         return command.key
 
+    def submit_task(self, task_type: str, data: JsonObject | None = None, *, workflow_id: str | None = None) -> str:
+        """As ``submit``, for one task alone."""
+        command = self._start(task_type, data, workflow_id, definition=orjson.dumps(single_task_workflow(task_type)))
+        self.send(command)
+        return command.key
+
     def terminate(self, workflow_id: str, reason: str | None = None) -> None:
         self.ask(TerminateWorkflow(key=workflow_id, reason=reason, **self.asked()))
 
