@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import orjson
 
@@ -25,66 +26,68 @@ class ExecutionDocument:
 
     def root(self, name: str) -> Json:
         if name not in self._made:
-            members = self._members(name)
-            self._made[name] = None if members is None else {key: make() for key, make in members.items()}
+            found = self._members(name)
+            self._made[name] = None if found is None else {key: make(found[0]) for key, make in found[1].items()}
         return self._made[name]
 
     def member(self, name: str, member: str) -> Json:
         key = (name, member)
         if key not in self._made:
-            make = (self._members(name) or {}).get(member)
-            self._made[key] = None if make is None else make()
+            found = self._members(name)
+            make = found[1].get(member) if found is not None else None
+            self._made[key] = make(found[0]) if found is not None and make is not None else None
         return self._made[key]
 
     def roots(self) -> Mapping[str, Json]:
         return {name: self.root(name) for name in ("workflow", *self._execution.tasks)}
 
-    def _members(self, name: str) -> Mapping[str, Callable[[], Json]] | None:
+    def _members(self, name: str) -> tuple[Any, Mapping[str, Callable[[Any], Json]]] | None:
+        """What a root is made from, and how each of its members is."""
         if name == "workflow":
-            return self._workflow()
+            return self, _WORKFLOW_MEMBERS
         task = self._execution.tasks.get(name)
-        return None if task is None else _task_members(task)
-
-    def _workflow(self) -> Mapping[str, Callable[[], Json]]:
-        workflow = self._execution.workflow
-        return {
-            "input": lambda: orjson.loads(workflow.input),
-            "output": lambda: orjson.loads(workflow.output) if workflow.output else {},
-            "status": lambda: workflow.status.value,
-            "workflowId": lambda: workflow.workflow_id,
-            "parentWorkflowId": lambda: None,
-            "parentWorkflowTaskId": lambda: None,
-            "workflowType": lambda: workflow.name,
-            "version": lambda: workflow.version,
-            "correlationId": lambda: workflow.correlation_id,
-            "reasonForIncompletion": lambda: workflow.reason,
-            "schemaVersion": lambda: 2,
-            "variables": lambda: orjson.loads(workflow.variables),
-            "env": lambda: dict(self._environment),
-        }
+        return None if task is None else (task, _TASK_MEMBERS)
 
 
-def _task_members(task: TaskState) -> Mapping[str, Callable[[], Json]]:
-    return {
-        "input": lambda: orjson.loads(task.input),
-        "output": lambda: orjson.loads(task.output) if task.output else {},
-        "taskType": lambda: task.task_type,
-        "status": lambda: task.status.value,
-        "referenceTaskName": lambda: task.reference,
-        "retryCount": lambda: task.attempt,
-        "correlationId": lambda: None,
-        "pollCount": lambda: task.poll_count,
-        "taskDefName": lambda: task.task_type,
-        "scheduledTime": lambda: task.scheduled_at_ms,
-        "startTime": lambda: task.started_at_ms or 0,
-        "endTime": lambda: task.ended_at_ms or 0,
-        "workflowInstanceId": lambda: task.workflow_id,
-        "taskId": lambda: task.task_id,
-        "reasonForIncompletion": lambda: task.reason,
-        "callbackAfterSeconds": lambda: 0,
-        "workerId": lambda: task.worker_id,
-        "iteration": lambda: task.iteration,
-    }
+_WORKFLOW_MEMBERS: Mapping[str, Callable[[ExecutionDocument], Json]] = {
+    "input": lambda d: orjson.loads(d._execution.workflow.input),
+    "output": lambda d: _json(d._execution.workflow.output),
+    "status": lambda d: d._execution.workflow.status.value,
+    "workflowId": lambda d: d._execution.workflow.workflow_id,
+    "parentWorkflowId": lambda _: None,
+    "parentWorkflowTaskId": lambda _: None,
+    "workflowType": lambda d: d._execution.workflow.name,
+    "version": lambda d: d._execution.workflow.version,
+    "correlationId": lambda d: d._execution.workflow.correlation_id,
+    "reasonForIncompletion": lambda d: d._execution.workflow.reason,
+    "schemaVersion": lambda _: 2,
+    "variables": lambda d: orjson.loads(d._execution.workflow.variables),
+    "env": lambda d: dict(d._environment),
+}
+_TASK_MEMBERS: Mapping[str, Callable[[TaskState], Json]] = {
+    "input": lambda task: orjson.loads(task.input),
+    "output": lambda task: _json(task.output),
+    "taskType": lambda task: task.task_type,
+    "status": lambda task: task.status.value,
+    "referenceTaskName": lambda task: task.reference,
+    "retryCount": lambda task: task.attempt,
+    "correlationId": lambda _: None,
+    "pollCount": lambda task: task.poll_count,
+    "taskDefName": lambda task: task.task_type,
+    "scheduledTime": lambda task: task.scheduled_at_ms,
+    "startTime": lambda task: task.started_at_ms or 0,
+    "endTime": lambda task: task.ended_at_ms or 0,
+    "workflowInstanceId": lambda task: task.workflow_id,
+    "taskId": lambda task: task.task_id,
+    "reasonForIncompletion": lambda task: task.reason,
+    "callbackAfterSeconds": lambda _: 0,
+    "workerId": lambda task: task.worker_id,
+    "iteration": lambda task: task.iteration,
+}
+
+
+def _json(payload: bytes | None) -> Json:
+    return orjson.loads(payload) if payload else {}
 
 
 def task_input(

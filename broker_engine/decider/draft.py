@@ -15,7 +15,7 @@ from broker_engine.errors import InvariantViolation
 from broker_engine.model.commands import AnyCommand
 from broker_engine.model.decision import Answer, Decision, Output, Transition
 from broker_engine.model.definitions import WorkflowTask
-from broker_engine.model.state import Execution, RememberedCommand, TaskState, WorkflowState
+from broker_engine.model.state import Execution, RememberedCommand, TaskState, WorkflowState, evolve
 from broker_engine.model.status import (
     STATUSES_OF,
     TERMINAL_PHASES,
@@ -70,7 +70,8 @@ class Draft:
     ) -> TaskState:
         """Change a task; ``status`` is needed only where its phase allows two."""
         ended = phase in TERMINAL_PHASES
-        moved = task._replace(
+        moved = evolve(
+            task,
             phase=phase,
             status=status or STATUSES_OF[phase][0],
             updated_at_ms=self.now_ms,
@@ -86,7 +87,7 @@ class Draft:
 
     def mark_retried(self, task: TaskState) -> TaskState:
         """Note on an ended attempt that a newer one exists. No transition: its phase and status stay."""
-        marked = task._replace(is_retried=True)
+        marked = evolve(task, is_retried=True)
         self.execution = self.execution.with_task(marked)
         self._tasks[-1] = marked
         return marked
@@ -98,12 +99,12 @@ class Draft:
 
     def alert(self, task: TaskState, alerted: str, reason: str) -> None:
         """Note a clock that ran out under ALERT_ONLY. The task's own clocks go on: nothing else changes."""
-        noted = task._replace(alerted=alerted, next_deadline=None, next_deadline_at_ms=None)
+        noted = evolve(task, alerted=alerted, next_deadline=None, next_deadline_at_ms=None)
         self._check(task.phase, Cause.ALERTED, noted)
         self._put(task.phase, noted, ReasonCode.TIMEOUT_ALERT, reason)
 
     def change_workflow(self, **changes: Any) -> None:
-        self.execution = self.execution._replace(workflow=self.workflow._replace(updated_at_ms=self.now_ms, **changes))
+        self.execution = self.execution._replace(workflow=evolve(self.workflow, updated_at_ms=self.now_ms, **changes))
 
     def tell_workflow(self, status: WorkflowStatus, code: ReasonCode, reason: str | None = None) -> None:
         """Tell an event about the workflow itself."""
@@ -145,7 +146,7 @@ class Draft:
     def _put(self, source: Phase | None, task: TaskState, code: ReasonCode, reason: str | None) -> TaskState:
         deadline = next_deadline(task, self.step(task).definition)
         if deadline is not None:
-            task = task._replace(next_deadline=deadline.kind.value, next_deadline_at_ms=deadline.at_ms)
+            task = evolve(task, next_deadline=deadline.kind.value, next_deadline_at_ms=deadline.at_ms)
         self.execution = self.execution.with_task(task)
         self._tasks.append(task)
         self._transitions.append(

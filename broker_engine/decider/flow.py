@@ -20,7 +20,7 @@ from broker_engine.decider.retries import retry_delay_ms
 from broker_engine.model.commands import TaskReported
 from broker_engine.model.decision import Delay, Schedule
 from broker_engine.model.definitions import TaskDef, TimeoutPolicy, WorkflowTask
-from broker_engine.model.state import TaskState
+from broker_engine.model.state import TaskState, evolve
 from broker_engine.model.status import (
     FACTS,
     STATUSES_OF,
@@ -114,7 +114,7 @@ def _add(
         _put_on_queue(draft, task.reference)
         return None
     due_at_ms = draft.now_ms + delay_ms
-    draft.appear(task._replace(due_at_ms=due_at_ms, waiting_for=WaitingFor.DELAY), code, reason)
+    draft.appear(evolve(task, due_at_ms=due_at_ms, waiting_for=WaitingFor.DELAY), code, reason)
     draft.outputs.append(
         Delay(
             reference=task.reference,
@@ -130,8 +130,8 @@ def _on_queue(draft: Draft, task: TaskState) -> TaskState:
     """The task with its next hand-out; it waits for its topic when that is not known to exist (a record sent to a
     missing topic would stall the transaction for 15 s and abort it)."""
     if not draft.context.queues.exists(task.domain, task.task_type):
-        return task._replace(waiting_for=WaitingFor.TOPIC)
-    return task._replace(waiting_for=WaitingFor.WORKER, hand_out=task.hand_out + 1, handed_out_at_ms=draft.now_ms)
+        return evolve(task, waiting_for=WaitingFor.TOPIC)
+    return evolve(task, waiting_for=WaitingFor.WORKER, hand_out=task.hand_out + 1, handed_out_at_ms=draft.now_ms)
 
 
 def _put_on_queue(draft: Draft, reference: str) -> None:
@@ -168,10 +168,10 @@ def hand_out(draft: Draft, task: TaskState, cause: Cause, code: ReasonCode) -> N
 def expect_delay(draft: Draft, task: TaskState) -> None:
     """The delay record came back a moment early: wait for the rest by deadline."""
     definition = draft.step(task).definition
-    returned = task._replace(delay_returned=True)
+    returned = evolve(task, delay_returned=True)
     deadline = next_deadline(returned, definition)
     assert deadline is not None, "a task that waits has a clock"
-    draft.set_aside(returned._replace(next_deadline=deadline.kind.value, next_deadline_at_ms=deadline.at_ms))
+    draft.set_aside(evolve(returned, next_deadline=deadline.kind.value, next_deadline_at_ms=deadline.at_ms))
 
 
 def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
@@ -267,7 +267,7 @@ def _fail(
             **changes,
         )
         draft.mark_retried(ended)
-        again = retry.task._replace(reason_code=ReasonCode.RETRYABLE_ERROR, reason=ended.reason)
+        again = evolve(retry.task, reason_code=ReasonCode.RETRYABLE_ERROR, reason=ended.reason)
         refused = _add(draft, again, ReasonCode.RETRYABLE_ERROR, delay_ms=retry.delay_ms, reason=reason)
         if refused is not None:
             _go_on(draft, refused)
@@ -345,7 +345,8 @@ def _refuse_input(draft: Draft, task: TaskState, step: WorkflowTask) -> TaskStat
     """A new task whose resolved input is over the limit ends as it appears; returned when the flow goes on."""
     reason = f"the resolved input has {len(task.input)} bytes, the limit is {draft.context.max_payload_bytes}"
     phase = Phase.SUCCEEDED if step.optional else Phase.FAILED
-    ended = task._replace(
+    ended = evolve(
+        task,
         phase=phase,
         status=TaskStatus.COMPLETED_WITH_ERRORS if step.optional else TaskStatus.FAILED_WITH_TERMINAL_ERROR,
         input=b"{}",

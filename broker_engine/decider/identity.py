@@ -24,11 +24,9 @@ def task_id(
 
 def _uuid5(namespace: bytes, name: str) -> str:
     """``str(uuid.uuid5(...))`` without the detour through a UUID object (one is made for every task)."""
-    digest = bytearray(sha1(namespace + name.encode(), usedforsecurity=False).digest()[:16])
-    digest[6] = digest[6] & 0x0F | 0x50
-    digest[8] = digest[8] & 0x3F | 0x80
-    text = digest.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    digits = sha1(namespace + name.encode(), usedforsecurity=False).hexdigest()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"
 
 
 def workflow_id_for(name: str, idempotency_key: str) -> str:

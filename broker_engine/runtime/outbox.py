@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, assert_never
+from functools import lru_cache
+from typing import assert_never
 
 from broker_engine.errors import InvariantViolation
 from broker_engine.log.ports import Headers, Record
@@ -42,15 +43,9 @@ from broker_engine.wire.records import (
 )
 from broker_engine.wire.signing import Signer
 
-
-class OutRecord(NamedTuple):
-    """A record to be sent."""
-
-    topic: str
-    partition: int
-    key: bytes
-    value: bytes | None
-    headers: Headers = ()
+#: A record to be sent: topic, partition, key, value, headers. A plain tuple: nine are made for every workflow.
+OutRecord = tuple[str, int, bytes, bytes | None, Headers]
+_NONE: Headers = ()
 
 
 @dataclass(slots=True)
@@ -60,13 +55,16 @@ class Batch:
     records: list[OutRecord] = field(default_factory=list)
     #: Start confirmations by worker: one record per worker and batch.
     verdicts: dict[str, list[StartVerdict]] = field(default_factory=dict)
+    #: The last states of workflows that ended, by key: the local store keeps them as they are.
+    ended: dict[bytes, bytes] = field(default_factory=dict)
 
 
 class Outbox:
     """Encodes decisions of one namespace."""
 
     def __init__(self, namespace: Namespace, partitions: int, queues: Queues, signer: Signer) -> None:
-        self._partitions = partitions
+        #: Receivers of replies are few; their partition is computed once.
+        self._receiver_partition = lru_cache(maxsize=4096)(lambda receiver: partition_of(receiver, partitions))
         self._queues = queues
         self._signer = signer
         self._namespace = namespace
@@ -80,17 +78,18 @@ class Outbox:
             InvariantViolation: a record is over the size limit; nothing was added.
         """
         names, execution = self._names, decision.execution
-        records = [
-            OutRecord(names[Topic.TASK_STATE], partition, task.task_id.encode(), codecs.TASK_STATE.encode(task))
+        tasks = names[Topic.TASK_STATE]
+        records: list[OutRecord] = [
+            (tasks, partition, task.task_id.encode(), codecs.TASK_STATE.encode(task), _NONE)
             for task in decision.changed_tasks
         ]
         key = command.key.encode()
         if decision.workflow_changed and execution is not None:
             value = codecs.WORKFLOW_STATE.encode(execution.workflow)
-            records.append(OutRecord(names[Topic.WORKFLOW_STATE], partition, key, value))
+            records.append((names[Topic.WORKFLOW_STATE], partition, key, value, _NONE))
         if execution is not None and (decision.transitions or decision.ignored):
             records.append(
-                OutRecord(names[Topic.EVENTS], partition, key, _event(decision, execution, command, partition))
+                (names[Topic.EVENTS], partition, key, _event(decision, execution, command, partition), _NONE)
             )
         for output in decision.outputs:
             match output:
@@ -111,31 +110,35 @@ class Outbox:
                     records.append(self._remember(output, command, partition))
                 case _:
                     assert_never(output)
-        for record in records:
-            if record.value is not None and codecs.is_too_large(record.value):
-                raise InvariantViolation(f"a record of {len(record.value)} bytes for {record.topic} is over the limit")
+        for topic, _, _, encoded, _ in records:
+            if encoded is not None and codecs.is_too_large(encoded):
+                raise InvariantViolation(f"a record of {len(encoded)} bytes for {topic} is over the limit")
         batch.records += records
+        if decision.workflow_changed and execution is not None and execution.workflow.status.is_terminal:
+            states = (tasks, names[Topic.WORKFLOW_STATE])
+            batch.ended.update((key, value) for topic, _, key, value, _ in records if topic in states and value)
 
     def snapshot(self, definition: WorkflowDef, partition: int, document: bytes) -> OutRecord:
         """The definition that a partition's workflows run by."""
         value = codecs.SNAPSHOT.encode(
             DefinitionSnapshot(definition.content_hash, definition.name, definition.version, document)
         )
-        return OutRecord(self._names[Topic.SNAPSHOTS], partition, definition.content_hash.encode(), value)
+        return (self._names[Topic.SNAPSHOTS], partition, definition.content_hash.encode(), value, _NONE)
 
     def state(self, execution: Execution, partition: int) -> OutRecord:
         """A workflow's record by itself (quarantine)."""
         workflow = execution.workflow
-        return OutRecord(
+        return (
             self._names[Topic.WORKFLOW_STATE],
             partition,
             workflow.workflow_id.encode(),
             codecs.WORKFLOW_STATE.encode(workflow),
+            _NONE,
         )
 
     def checkpoint(self, partition: int, offset: int, log_time_ms: int) -> OutRecord:
         value = codecs.CHECKPOINT.encode(Checkpoint(partition, offset, log_time_ms))
-        return OutRecord(self._names[Topic.CHECKPOINTS], partition, str(partition).encode(), value)
+        return (self._names[Topic.CHECKPOINTS], partition, str(partition).encode(), value, _NONE)
 
     def verdicts(self, batch: Batch) -> Iterable[OutRecord]:
         """The start confirmations of the whole batch."""
@@ -144,7 +147,7 @@ class Outbox:
             yield self._to(worker_id, value)
 
     def tombstone(self, topic: Topic, key: str, partition: int) -> OutRecord:
-        return OutRecord(self._names[topic], partition, key.encode(), None)
+        return (self._names[topic], partition, key.encode(), None, _NONE)
 
     def dead_letter(self, record: Record, reason: str) -> OutRecord:
         """The bytes as they came, with where they came from and why they were put aside."""
@@ -155,9 +158,7 @@ class Outbox:
             ("timestamp", str(record.timestamp_ms).encode()),
             ("reason", reason[:1_000].encode()),
         )
-        return OutRecord(
-            self._names[Topic.DEAD_LETTERS], record.partition, record.key or b"", record.value or b"", headers
-        )
+        return (self._names[Topic.DEAD_LETTERS], record.partition, record.key or b"", record.value or b"", headers)
 
     def _schedule(self, output: Schedule, partition: int, execution: Execution | None) -> OutRecord:
         task = output.task
@@ -187,14 +188,14 @@ class Outbox:
         )
         # A task id is a uuid5, so its first digits spread as evenly as a hash of it would.
         spread = int(task.task_id[:8], 16) % self._queues.partition_count(*queue)
-        return OutRecord(topic, spread, task.task_id.encode(), value)
+        return (topic, spread, task.task_id.encode(), value, _NONE)
 
     def _delay(self, output: Delay, command: AnyCommand, partition: int) -> OutRecord:
         value = codecs.DELAYED_COMMAND.encode(
             DelayedCommand(command.key, output.reference, output.task_id, output.hand_out, output.due_at_ms)
         )
         topic = self._namespace.delay(tier_for(output.due_at_ms - command.at_ms))
-        return OutRecord(topic, partition, command.key.encode(), value)
+        return (topic, partition, command.key.encode(), value, _NONE)
 
     def _reply(self, output: Answer) -> OutRecord:
         value = codecs.REPLY.encode(
@@ -203,8 +204,7 @@ class Outbox:
         return self._to(output.reply_to, value)
 
     def _to(self, receiver: str, value: bytes) -> OutRecord:
-        partition = partition_of(receiver, self._partitions)
-        return OutRecord(self._names[Topic.REPLIES], partition, receiver.encode(), value)
+        return (self._names[Topic.REPLIES], self._receiver_partition(receiver), receiver.encode(), value, _NONE)
 
     def _definition(self, output: WriteDefinition) -> OutRecord:
         topic = self._names[Topic.TASK_DEFS if output.kind == "task" else Topic.WORKFLOW_DEFS]
@@ -214,13 +214,13 @@ class Outbox:
             if output.document is None
             else codecs.DEFINITION.encode(Definition(name, int(version), output.document))
         )
-        return OutRecord(topic, 0, output.key.encode(), value)
+        return (topic, 0, output.key.encode(), value, _NONE)
 
     def _remember(self, output: RememberStart, command: AnyCommand, partition: int) -> OutRecord:
         value = codecs.IDEMPOTENCY.encode(
             Idempotency(output.workflow_id, output.name, output.idempotency_key, output.run, command.at_ms)
         )
-        return OutRecord(self._names[Topic.IDEMPOTENCY], partition, output.workflow_id.encode(), value)
+        return (self._names[Topic.IDEMPOTENCY], partition, output.workflow_id.encode(), value, _NONE)
 
 
 def _event(decision: Decision, execution: Execution, command: AnyCommand, partition: int) -> bytes:

@@ -6,7 +6,7 @@ Owned by one processor at a time. Nothing here is the truth: all of it is rebuil
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +18,9 @@ from broker_engine.model.state import Execution
 from broker_engine.runtime.store import FinishedStore
 from broker_engine.wire.codecs import TASK_STATE, WORKFLOW_STATE
 from broker_engine.wire.records import Idempotency
+
+#: Left-over heap entries that are not worth a clean-up.
+_SPARE_ENTRIES = 1_000
 
 
 class Clocks(NamedTuple):
@@ -48,6 +51,8 @@ class Partition:
     is_fresh: bool = True
     #: Due moments, smallest first; entries are checked against the state when they come up.
     heap: list[tuple[int, str]] = field(default_factory=list)
+    #: The one entry per workflow that counts; others in the heap are left-overs.
+    queued: dict[str, int] = field(default_factory=dict)
     tick_outstanding: bool = False
 
     def execution(self, workflow_id: str, task_id: str | None = None) -> Execution | None:
@@ -69,24 +74,40 @@ class Partition:
     def watch(self, workflow_id: str, execution: Execution) -> None:
         """Put a workflow's earliest deadline into the heap."""
         due_ms = earliest_deadline_ms(execution)
-        if due_ms is not None:
+        if due_ms is None:
+            return
+        queued_ms = self.queued.get(workflow_id)
+        if queued_ms is None or due_ms < queued_ms:
+            self.queued[workflow_id] = due_ms
             heapq.heappush(self.heap, (due_ms, workflow_id))
 
     def rebuild_heap(self) -> None:
         """Make the heap anew from the live workflows."""
         self.heap = []
+        self.queued.clear()
         for workflow_id, execution in self.live.items():
             self.watch(workflow_id, execution)
 
     def pop_due(self) -> str | None:
         """The next workflow whose heap entry is due by log time, outside the grace period."""
-        if not self.heap or self.log_time_ms < self.grace_until_ms or self.heap[0][0] > self.log_time_ms:
+        if self.log_time_ms < self.grace_until_ms or not self._drop_left_overs() or self.heap[0][0] > self.log_time_ms:
             return None
-        return heapq.heappop(self.heap)[1]
+        workflow_id = heapq.heappop(self.heap)[1]
+        del self.queued[workflow_id]
+        return workflow_id
+
+    def _drop_left_overs(self) -> bool:
+        """Take entries off the top that no longer count; whether any is left."""
+        if len(self.heap) > 2 * len(self.queued) + _SPARE_ENTRIES:
+            self.heap = [(due_ms, workflow_id) for workflow_id, due_ms in self.queued.items()]
+            heapq.heapify(self.heap)
+        while self.heap and self.queued.get(self.heap[0][1]) != self.heap[0][0]:
+            heapq.heappop(self.heap)
+        return bool(self.heap)
 
     def next_due_ms(self) -> int | None:
         """The moment at which a record is needed for a deadline to fire; None when nothing waits."""
-        return max(self.heap[0][0], self.grace_until_ms) if self.heap else None
+        return max(self.heap[0][0], self.grace_until_ms) if self._drop_left_overs() else None
 
     def advance(self, timestamp_ms: int, *, gap_ms: int, grace_ms: int) -> None:
         """Take in a record's LogAppendTime.
@@ -108,14 +129,16 @@ class Partition:
         self.log_time_ms, self.grace_until_ms, self.is_fresh = clocks
         self.rebuild_heap()
 
-    def finish(self, execution: Execution) -> None:
-        """Move an ended workflow out of memory."""
+    def finish(self, execution: Execution, encoded: Mapping[bytes, bytes]) -> None:
+        """Move an ended workflow out of memory. ``encoded``: states that were just encoded, by key."""
         workflow = execution.workflow
-        self.store.put_workflow(
-            workflow.workflow_id, WORKFLOW_STATE.encode(workflow), workflow.ended_at_ms or self.log_time_ms
-        )
+        workflow_id = workflow.workflow_id
+        self.queued.pop(workflow_id, None)
+        value = encoded.get(workflow_id.encode()) or WORKFLOW_STATE.encode(workflow)
+        self.store.put_workflow(workflow_id, value, workflow.ended_at_ms or self.log_time_ms)
         for task in execution.tasks.values():
-            self.store.put_task(workflow.workflow_id, task.task_id, TASK_STATE.encode(task))
+            value = encoded.get(task.task_id.encode()) or TASK_STATE.encode(task)
+            self.store.put_task(workflow_id, task.task_id, value)
 
     def close(self) -> None:
         self.store.close()

@@ -201,6 +201,7 @@ class Session:
         )
         self._setting = Setting(
             partitions=processor._partitions,
+            partition_of=self._log.partition_of,
             signer=signer,
             definitions=self._definitions,
             queues=self._queues,

@@ -6,7 +6,7 @@ forgetting the turn is all that an abort needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import orjson
@@ -38,7 +38,6 @@ from broker_engine.runtime.definitions import DefinitionView
 from broker_engine.runtime.outbox import Batch, Outbox
 from broker_engine.runtime.partition import Clocks, Partition
 from broker_engine.runtime.queues import Queues
-from broker_engine.topics import partition_of
 from broker_engine.wire.commands import decode_command
 from broker_engine.wire.records import Idempotency
 from broker_engine.wire.signing import Signer
@@ -54,6 +53,7 @@ class Setting:
     """What every turn of a processor works with."""
 
     partitions: int
+    partition_of: Callable[[str, int], int]
     signer: Signer
     definitions: DefinitionView
     queues: Queues
@@ -71,6 +71,7 @@ class Overlay:
     #: The partition's clocks before the turn, to go back to when it is abandoned: a second pass over the same records
     #: must not see deadlines as passed before it has read the results that came in time.
     clocks: Clocks
+    context: Context | None = None
     executions: dict[str, Execution] = field(default_factory=dict)
     snapshots: dict[str, WorkflowDef] = field(default_factory=dict)
     idempotency: dict[str, Idempotency] = field(default_factory=dict)
@@ -118,7 +119,7 @@ class Turn:
             return
         task_id = command.task_id if isinstance(command, TaskCommand) else None
         execution = overlay.executions.get(command.key) or partition.execution(command.key, task_id)
-        if execution is None and partition_of(command.key, self._setting.partitions) != partition.number:
+        if execution is None and self._setting.partition_of(command.key, self._setting.partitions) != partition.number:
             self._dead_letter(record, f"key {command.key!r} does not belong to partition {partition.number}")
             return
         if execution is not None and execution.workflow.quarantine and not isinstance(command, ReleaseWorkflow):
@@ -140,26 +141,32 @@ class Turn:
         command: AnyCommand,
         record: Record,
     ) -> Decision:
-        retired_run = None
         if execution is None and isinstance(command, StartWorkflow):
             entry = overlay.idempotency.get(command.key) or partition.idempotency.get(command.key)
             retired_run = entry.run if entry else None
-        context = self._context(partition, record, retired_run)
+            context = self._context(partition, overlay)._replace(
+                position=f"{record.topic}/{record.partition}/{record.offset}", retired_run=retired_run
+            )
+        else:
+            context = self._context(partition, overlay)
         if isinstance(command, PutTaskDef | DeleteTaskDef | PutWorkflowDef | DeleteWorkflowDef):
             return decide_definition(command, context)
         return decide(execution, command, context)
 
-    def _context(self, partition: Partition, record: Record, retired_run: int | None = None) -> Context:
-        setting = self._setting
-        return Context(
-            now_ms=partition.log_time_ms,
-            position=f"{record.topic}/{record.partition}/{record.offset}",
-            definitions=setting.definitions,
-            queues=setting.queues,
-            retired_run=retired_run,
-            environment=setting.environment,
-            max_payload_bytes=setting.max_payload_bytes,
-        )
+    def _context(self, partition: Partition, overlay: Overlay) -> Context:
+        """The surroundings at this log time; most records of a batch share it."""
+        context = overlay.context
+        if context is None or context.now_ms != partition.log_time_ms:
+            setting = self._setting
+            context = overlay.context = Context(
+                now_ms=partition.log_time_ms,
+                position="",
+                definitions=setting.definitions,
+                queues=setting.queues,
+                environment=setting.environment,
+                max_payload_bytes=setting.max_payload_bytes,
+            )
+        return context
 
     def _apply(
         self,
@@ -203,7 +210,7 @@ class Turn:
                 continue
             command = DeadlineReached(key=workflow_id, at_ms=partition.log_time_ms, offset=record.offset)
             try:
-                decision = decide(execution, command, self._context(partition, record))
+                decision = decide(execution, command, self._context(partition, overlay))
                 self._setting.outbox.add(self.batch, decision, command, partition.number)
                 self._apply(partition, overlay, execution, decision, command)
             except Exception as error:  # as for commands
@@ -269,7 +276,7 @@ class Turn:
     def _merge_execution(self, partition: Partition, workflow_id: str, execution: Execution) -> None:
         if execution.workflow.status.is_terminal:
             partition.live.pop(workflow_id, None)
-            partition.finish(execution)
+            partition.finish(execution, self.batch.ended)
             return
         partition.live[workflow_id] = execution
         for task in execution.tasks.values():

@@ -180,7 +180,10 @@ def encode_command(command: AnyCommand, signer: Signer, *, token: bytes | None =
 
 
 def _record(command: AnyCommand, token: bytes | None) -> CommandRecord:
-    record = CommandRecord(
+    extras = _extras(command)
+    if isinstance(command, TaskCommand):
+        extras |= {"reference": command.reference, "task_id": command.task_id, "hand_out": command.hand_out}
+    return CommandRecord(
         type=COMMAND_TYPES[type(command)],
         key=command.key,
         command_id=command.command_id,
@@ -188,47 +191,50 @@ def _record(command: AnyCommand, token: bytes | None) -> CommandRecord:
         reply_to=command.reply_to,
         operator=command.operator,
         token=token,
+        **extras,
     )
-    if isinstance(command, TaskCommand):
-        record = record._replace(reference=command.reference, task_id=command.task_id, hand_out=command.hand_out)
+
+
+def _extras(command: AnyCommand) -> dict[str, Any]:
+    """The fields of the record that only this class of command has."""
     match command:
-        case StartWorkflow():
-            return record._replace(
-                name=command.name,
-                version=command.version,
-                payload=command.input,
-                correlation_id=command.correlation_id,
-                priority=command.priority,
-                created_by=command.created_by,
-                source=command.source,
-                idempotency_key=command.idempotency_key,
-                strategy=command.strategy,
-                definition=command.definition,
-            )
         case TaskStarted():
-            return record._replace(worker_id=command.worker_id, wants_confirmation=command.wants_confirmation)
+            return {"worker_id": command.worker_id, "wants_confirmation": command.wants_confirmation}
         case TaskReported():
-            return record._replace(
-                status=command.status,
-                lease=command.lease,
-                sequence=command.sequence,
-                worker_id=command.worker_id,
-                payload=command.output,
-                reason=command.reason,
-                error_code=command.error_code,
-            )
+            return {
+                "status": command.status,
+                "lease": command.lease,
+                "sequence": command.sequence,
+                "worker_id": command.worker_id,
+                "payload": command.output,
+                "reason": command.reason,
+                "error_code": command.error_code,
+            }
+        case StartWorkflow():
+            return {
+                "name": command.name,
+                "version": command.version,
+                "payload": command.input,
+                "correlation_id": command.correlation_id,
+                "priority": command.priority,
+                "created_by": command.created_by,
+                "source": command.source,
+                "idempotency_key": command.idempotency_key,
+                "strategy": command.strategy,
+                "definition": command.definition,
+            }
         case DelayDue():
-            return record._replace(due_at_ms=command.due_at_ms)
+            return {"due_at_ms": command.due_at_ms}
         case TerminateWorkflow():
-            return record._replace(reason=command.reason)
+            return {"reason": command.reason}
         case PutTaskDef():
-            return record._replace(payload=command.document, overwrite=command.is_update)
+            return {"payload": command.document, "overwrite": command.is_update}
         case PutWorkflowDef():
-            return record._replace(payload=command.document, overwrite=command.overwrite)
+            return {"payload": command.document, "overwrite": command.overwrite}
         case DeleteWorkflowDef():
-            return record._replace(version=command.version)
+            return {"version": command.version}
         case _:
-            return record
+            return {}
 
 
 def command_types_first_bytes(*types: CommandType) -> frozenset[bytes]:

@@ -55,6 +55,7 @@ class Courier:
     def __init__(self, log: Log, namespace: Namespace, partitions: int, signer: Signer, client_id: str) -> None:
         self.client_id = client_id
         self._partitions = partitions
+        self._partition_of = log.partition_of
         self._signer = signer
         self._commands = namespace.topic(Topic.COMMANDS)
         self._writer = log.writer(client_id=client_id)
@@ -77,16 +78,14 @@ class Courier:
             self._waiting[command_id] = future
 
         def delivered(delivery: Delivery) -> None:
-            if command.reply_to is not None and (
-                delivery.error is None or self._waiting.pop(command_id, None) is None
-            ):
+            if command.reply_to is not None and (delivery.error is None or self._waiting.pop(command_id, None) is None):
                 return
             if delivery.error is not None:
                 future.set_exception(delivery.error)
             else:
                 future.set_result(Answered(202, command.key))
 
-        partition = partition_of(command.key, self._partitions)
+        partition = self._partition_of(command.key, self._partitions)
         value = encode_command(command, self._signer)
         try:
             self._writer.send(self._commands, partition, command.key.encode(), value, on_delivery=delivered)

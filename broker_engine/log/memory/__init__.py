@@ -32,6 +32,7 @@ from broker_engine.log.memory.clients import (
 from broker_engine.log.memory.cluster import Clock, Cluster, Crashed
 from broker_engine.log.memory.partitions import Outcome
 from broker_engine.log.ports import Isolation, TopicPartition
+from broker_engine.topics import partition_of
 
 __all__ = [
     "Crashed",
@@ -65,6 +66,9 @@ class MemoryLog:
         self._unknown_outcome: bool | None = None
 
     # ------------------------------------------------------------------------------------- ports
+
+    def partition_of(self, key: str, partitions: int) -> int:
+        return partition_of(key, partitions)
 
     def admin(self) -> MemoryAdmin:
         return MemoryAdmin(self.cluster)
