@@ -8,17 +8,21 @@ from collections.abc import Mapping
 
 import typer
 
-from broker_engine.cli import decider, delays, kafka, task, worker, workflow
+from broker_engine.cli import config, dead_letters, decider, delays, dev, kafka, task, topics, worker, workflow
+from broker_engine.cli.demo import command as demo
 from broker_engine.cli.session import root
 
 #: Commands with verbs.
 NOUNS: Mapping[str, typer.Typer] = {
     "task": task.app,
     "workflow": workflow.app,
+    "topics": topics.app,
+    "dead-letters": dead_letters.app,
+    "config": config.app,
     "kafka": kafka.app,
 }
 #: Commands of one word.
-ROLES: tuple[typer.Typer, ...] = (decider.app, delays.app, worker.app)
+ROLES: tuple[typer.Typer, ...] = (dev.app, demo.app, decider.app, delays.app, worker.app)
 
 app = typer.Typer(
     name="broker-engine",

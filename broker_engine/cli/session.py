@@ -95,6 +95,12 @@ class Session:
         return self.settings.kafka.bootstrap_servers
 
     @property
+    def given_bootstrap(self) -> str | None:
+        """The cluster that was named, None if the address is only the default."""
+        kafka = self.settings.kafka
+        return kafka.bootstrap_servers if "bootstrap_servers" in kafka.model_fields_set else None
+
+    @property
     def namespace(self) -> Namespace:
         return Namespace(self.settings.namespace)
 
