@@ -176,7 +176,7 @@ class TierLoop:
                 heapq.heappush(self._heap, (moment, partition, offset, delayed))
                 return
             self.fired += 1
-            self._clock.observe(delivery.timestamp_ms)
+            self._clock.observe(delivery.timestamp_ms, is_new=True)
             held.done(offset)
 
         topic, value = self._next_stop(delayed, now_ms)

@@ -185,4 +185,6 @@ def _execution(partition: Partition, value: bytes, tasks: list[TaskState]) -> Ex
     for task in sorted(tasks, key=lambda task: (task.run, task.seq)):
         if task.run == workflow.run:
             execution = execution.with_task(task)
+        else:  # kept for its tombstone
+            partition.store.put_task(task.workflow_id, task.task_id, TASK_STATE.encode(task))
     return execution
