@@ -8,6 +8,7 @@ in threads of their own and end with a claim in this loop.
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections import deque
@@ -214,6 +215,9 @@ class Session:
         self._ticker = Ticker(self._log, self._namespace, signer, self._clock)
         self._partitions: dict[int, Partition] = {}
         self._takeovers: dict[int, Future[Partition]] = {}
+        #: Each takeover has a number and a folder of its own: one that was given up may still be at work.
+        self._attempts: dict[int, int] = {}
+        self._folder = Path(self._settings.data_dir) / self._namespace.name / f"slot-{self._slot}"
         self._pool = processor._executor("takeover", 2)
         self._reader: GroupReader | None = None
         self._is_closing = False
@@ -231,6 +235,7 @@ class Session:
 
     def join(self) -> None:
         self._writer.init()
+        shutil.rmtree(self._folder, ignore_errors=True)  # left by a process of this slot that was killed
         self._definitions.catch_up(
             self._admin.end_offsets(self._definitions.partitions, Isolation.UNCOMMITTED), timeout=30.0
         )
@@ -367,18 +372,23 @@ class Session:
             _log.warning("processor.not_released", error=str(error))
 
     def _drop(self, number: int) -> Partition | None:
-        self._takeovers.pop(number, None)
+        pending = self._takeovers.pop(number, None)
+        if pending is not None and not pending.cancel():
+            pending.add_done_callback(_close_result)
         partition = self._partitions.pop(number, None)
         self._owner.active = frozenset(self._partitions)
         return partition
 
     def _start_takeover(self, number: int) -> None:
-        folder = Path(self._settings.data_dir) / self._namespace.name / f"slot-{self._slot}" / f"partition-{number}"
-        takeover = Takeover(self._log, self._namespace, self._slot, number, folder, lambda: self._is_stopping(number))
-        self._takeovers[number] = self._pool.submit(takeover.run)
+        attempt = self._attempts[number] = self._attempts.get(number, 0) + 1
+        folder = self._folder / f"partition-{number}-{attempt}"
 
-    def _is_stopping(self, number: int) -> bool:
-        return self._is_closing or self._owner._stop.is_set() or number not in self._takeovers
+        def is_given_up() -> bool:
+            is_stopping = self._is_closing or self._owner._stop.is_set()
+            return is_stopping or number not in self._takeovers or self._attempts[number] != attempt
+
+        takeover = Takeover(self._log, self._namespace, self._slot, number, folder, is_given_up)
+        self._takeovers[number] = self._pool.submit(takeover.run)
 
     def _activate(self) -> None:
         """Claim the partitions whose state is restored, and begin to decide them."""
@@ -429,8 +439,8 @@ class Session:
         self._takeovers.clear()
         self._pool.shutdown(wait=True, cancel_futures=True)
         for future in pending:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                future.result().close()
+            if future.done():
+                _close_result(future)
         self._writer.close()
         self._ticker.close()
         self._queues.close()
@@ -446,6 +456,12 @@ _NEEDS_DEFINITIONS = command_types_first_bytes(
     CommandType.PUT_WORKFLOW_DEF,
     CommandType.DELETE_WORKFLOW_DEF,
 )
+
+
+def _close_result(takeover: Future[Partition]) -> None:
+    """Nobody wants this partition any more."""
+    if not takeover.cancelled() and takeover.exception() is None:
+        takeover.result().close()
 
 
 def _all(records: Sequence[Record], first_bytes: frozenset[bytes]) -> bool:
