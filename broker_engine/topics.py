@@ -229,6 +229,26 @@ class Namespace:
         return fixed | {self.delay(tier): delay_spec(tier) for tier in DELAY_TIERS}
 
 
+def markdown_table() -> str:
+    """The catalogue as it stands in the README (a test compares them)."""
+    rows = ["| topic | key | value | partitions | policy |", "|---|---|---|---|---|"]
+    specs: list[tuple[str, TopicSpec]] = [(f"<ns>.{topic.value}", spec) for topic, spec in CATALOGUE.items()]
+    specs += [("<ns>.schedule.<domain>.<task type>", SCHEDULE_SPEC)]
+    specs += [(f"<ns>.delay.<{', '.join(DELAY_TIERS)}>", delay_spec(LAST_HOP))]
+    for name, spec in specs:
+        partitions = "per queue" if spec is SCHEDULE_SPEC else str(spec.partitions or "P")
+        rows.append(f"| `{name}` | {spec.key} | `{spec.value}` | {partitions} | {_policy(spec)} |")
+    return "\n".join(rows)
+
+
+def _policy(spec: TopicSpec) -> str:
+    retention = spec.config.get("retention.ms")
+    hours = None if retention is None else int(retention) // _HOUR
+    kept = "" if hours is None else f" {hours} h" if hours < 24 else f" {hours // 24} d"
+    log_time = ", LogAppendTime" if spec.config.get("message.timestamp.type") else ""
+    return f"{spec.policy}{kept}{log_time}"
+
+
 def murmur2(key: bytes) -> int:
     """Kafka's murmur2 as Java's client computes it (org.apache.kafka.common.utils.Utils.murmur2), unsigned 32 bit."""
     length = len(key)

@@ -55,9 +55,12 @@ MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
 
 def mermaid() -> str:
     """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2"]
+    causes: dict[tuple[str, str], list[str]] = {}
     for (source, cause), targets in MOVES.items():
-        lines += [f"    {source or '[*]'} --> {target}: {cause}" for target in sorted(targets)]
+        for target in sorted(targets):
+            causes.setdefault((source or "[*]", target), []).append(cause)
+    lines = ["stateDiagram-v2"]
+    lines += [f"    {source} --> {target}: {', '.join(found)}" for (source, target), found in causes.items()]
     lines += [f"    {phase} --> [*]" for phase in Phase if phase in TERMINAL_PHASES and _is_reached(phase)]
     return "\n".join(lines)
 

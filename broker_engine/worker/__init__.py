@@ -1,6 +1,7 @@
 """The SDK: write workers with ``@task`` and ``Worker``, steer the engine with ``Client``."""
 
 from broker_engine.worker.client import Client
+from broker_engine.worker.connect import connect
 from broker_engine.worker.context import Superseded, TaskCanceled, TaskContext, TaskFailed, TaskFailedForGood
 from broker_engine.worker.task import TaskWorker, task
 from broker_engine.worker.views import WorkflowView
@@ -16,5 +17,6 @@ __all__ = [
     "TaskWorker",
     "Worker",
     "WorkflowView",
+    "connect",
     "task",
 ]

@@ -6,8 +6,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
 
 import structlog
 
@@ -78,6 +79,17 @@ class Worker:
     def stop(self) -> None:
         """Take no more work; ``run`` returns when what runs has ended, or after the grace time."""
         self._stop.set()
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Serve in a thread for the length of a ``with`` block."""
+        thread = threading.Thread(target=self.run, name="worker")
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+            thread.join()
 
     def run(self) -> None:
         """Serve until stopped.
