@@ -47,9 +47,7 @@ def test_a_start_knows_a_definition_that_is_committed_but_lags(engine: Engine) -
     assert workflow(engine, workflow_id).status == "RUNNING"
 
 
-def test_a_start_waits_for_a_lagging_definition_only_so_long(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_waits_for_a_lagging_definition_only_so_long(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that never ends must not stop the partition: decided with what is committed."""
     monkeypatch.setattr(steps, "_PATIENCE", 1_000_000)
     engine.log.lag_lso = True
