@@ -37,7 +37,7 @@ from broker_engine.worker.views import Views, WorkflowView
 
 JsonObject = Mapping[str, Any]
 #: So many rounds without a new record, and nothing more happens until time passes.
-_QUIET_ROUNDS = 4
+_QUIET_ROUNDS = 3
 #: A run that takes more rounds than this does not come to rest.
 _MAX_ROUNDS = 100_000
 _CLIENT = "client"
@@ -125,8 +125,10 @@ class Engine:
     def step(self) -> None:
         """One step of every process."""
         for node in self.nodes:
-            node.step()
+            self.step_node(node)
         for tier, loop in self.tiers.items():
+            if not any(part.end for part in self.log.cluster.topics[self.namespace.delay(tier)].partitions):
+                continue  # nothing was ever sent there
             try:
                 loop.step()
             except LogError:
@@ -135,6 +137,10 @@ class Engine:
         for worker in self.workers:
             worker.step()
         self._hear()
+
+    def step_node(self, node: Node) -> None:
+        """One step of a decider."""
+        node.step()
 
     def run(self, seconds: float = 0.0) -> None:
         """Step until nothing more happens, then let time pass from one due moment to the next."""

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import ParamSpec, TypeVar
 
-from broker_engine.log.memory import MemoryLog, MemoryReader
-from broker_engine.log.ports import Isolation, Record
+from broker_engine.errors import LogError
+from broker_engine.log.memory import MemoryLog, MemoryReader, MemoryTransactionalWriter
+from broker_engine.log.ports import CommittedOffset, Group, Isolation, Record, TopicPartition
 from broker_engine.testing.clock import FakeClock
 
 P = ParamSpec("P")
@@ -49,13 +50,43 @@ class Deferred(Executor):
 
 
 class SteppedLog(MemoryLog):
-    """A log in memory whose lagging commits become visible to whoever reads in vain a few times (``lag_lso``)."""
+    """A log in memory whose lagging commits become visible to whoever reads in vain a few times (``lag_lso``).
+
+    Two more faults than its base: ``before_begin``, a crash point before anything of a transaction is written, and
+    ``commit_errors``, what the next commits raise.
+    """
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
+        #: Called with the transactional id.
+        self.before_begin: Callable[[str], None] | None = None
+        self.commit_errors: list[LogError] = []
+
+    def transactional_writer(
+        self, transactional_id: str, *, transaction_timeout_ms: int = 60_000
+    ) -> MemoryTransactionalWriter:
+        return _FaultyWriter(self, transactional_id)
 
     def reader(self, *, isolation: Isolation = Isolation.COMMITTED, headers: bool = False) -> MemoryReader:
         return _PatientReader(self, isolation, headers)
+
+
+class _FaultyWriter(MemoryTransactionalWriter):
+    def __init__(self, log: SteppedLog, transactional_id: str) -> None:
+        super().__init__(log, transactional_id)
+        self._faults = log
+
+    def begin(
+        self, offsets: Mapping[TopicPartition, CommittedOffset] | None = None, group: Group | None = None
+    ) -> None:
+        if self._faults.before_begin is not None:
+            self._faults.before_begin(self.transactional_id)
+        super().begin(offsets, group)
+
+    def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], group: Group, timeout: float = 60.0) -> None:
+        if self._faults.commit_errors:
+            raise self._faults.commit_errors.pop(0)
+        super().commit(offsets, group, timeout)
 
 
 class _PatientReader(MemoryReader):

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from broker_engine.errors import LogError
+from broker_engine.errors import LogError, Retriable
 from broker_engine.log.memory import MemoryLog
 from broker_engine.log.ports import END, CommittedOffset, Delivery, GroupReader, Record, TopicPartition
 from broker_engine.model.commands import TaskReported, TaskStarted
@@ -96,7 +96,9 @@ class SteppedWorker:
             )
             self._reader.subscribe(topic)
         for record in self._reader.read(max_records, 0.0):
-            self._take(record)
+            if not self._take(record):
+                self.kill()  # the record is not committed: somebody reads it again
+                return
             self._commit(record)
         now_ms = self.clock.now_ms()
         due = [running for running in self._running if running.report_at_ms <= now_ms]
@@ -124,22 +126,24 @@ class SteppedWorker:
         except LogError:
             return  # read again by whoever has the partition now
 
-    def _take(self, record: Record) -> None:
+    def _take(self, record: Record) -> bool:
+        """Start a hand-out; False when the worker dies instead."""
         work = SCHEDULED_TASK.decode(record.value)
         behaviour = self.behaves(work)
         if behaviour is Behaviour.DIES_BEFORE_START:
-            return
+            return False
         wants_confirmation = self.clock.now_ms() - record.timestamp_ms > FRESH_MS
         lease = self._start(work, wants_confirmation)
         if behaviour is Behaviour.STARTS_TWICE:
             lease = self._start(work, wants_confirmation)
         if lease is None or behaviour is Behaviour.DIES_RUNNING:
-            return
+            return True
         running = _Running(work, lease, self.clock.now_ms() + self.takes_ms(work), behaviour)
         if wants_confirmation:
             self._parked[work.task_id, lease] = running
         else:
             self._running.append(running)
+        return True
 
     def _start(self, work: ScheduledTask, wants_confirmation: bool) -> int | None:
         command = TaskStarted(
@@ -159,7 +163,7 @@ class SteppedWorker:
         topic = self.namespace.topic(Topic.COMMANDS)
         self._writer.send(topic, work.partition, work.workflow_id.encode(), value, on_delivery=deliveries.append)
         self._writer.poll()
-        return deliveries[0]
+        return deliveries[0] if deliveries else Delivery(topic, work.partition, -1, -1, Retriable("not delivered yet"))
 
     def _hear(self) -> None:
         for record in self._replies.read(500, 0.0):
