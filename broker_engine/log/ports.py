@@ -129,8 +129,15 @@ class TransactionalWriter(Protocol):
     def init(self, timeout: float = 30.0) -> None:
         """Register the id; fences an earlier holder and ends its open transaction."""
 
-    def begin(self) -> None:
-        """Open a transaction."""
+    def begin(
+        self, offsets: Mapping[TopicPartition, CommittedOffset] | None = None, group: Group | None = None
+    ) -> None:
+        """Open a transaction.
+
+        With ``offsets`` (and the group) they are sent before the records, and ``commit`` must be given the same ones.
+        Right after another commit this saves 20 ms: the client waits that long when its first request is for a
+        partition whose last marker is still being written, but only 2 ms when it is for offsets (measured).
+        """
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """Queue a record in the open transaction. Never send to a topic that is not known to exist: it stalls for

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing as mp
+import os
 import statistics
 import sys
 import tempfile
@@ -128,6 +129,7 @@ def main(bootstrap: str, tasks: int = 20_000, partitions: int = 8, latency_sampl
         latencies.append((time.perf_counter() - started) * 1000)
     latencies = sorted(latencies[20:])
 
+    before = [cpu_seconds(role.pid) for role in roles]
     started = time.perf_counter()
     for number in range(tasks):
         client.start_async("one", INPUT, workflow_id=f"w{number}", wants_answer=False)
@@ -136,6 +138,9 @@ def main(bootstrap: str, tasks: int = 20_000, partitions: int = 8, latency_sampl
     while done < tasks:
         done += sum(_completed(record.value) for record in reader.read(1_000, 0.1))
     seconds = time.perf_counter() - started
+    decider_us, worker_us = (
+        round((cpu_seconds(role.pid) - earlier) / tasks * 1e6) for role, earlier in zip(roles, before, strict=True)
+    )
     stop.set()
     result: dict[str, Any] = {
         "tasks_per_s": round(tasks / seconds),
@@ -144,6 +149,8 @@ def main(bootstrap: str, tasks: int = 20_000, partitions: int = 8, latency_sampl
         "p99_ms": round(latencies[int(len(latencies) * 0.99)], 1),
         "tasks": tasks,
         "partitions": partitions,
+        "decider_us_per_workflow": decider_us,
+        "worker_us_per_workflow": worker_us,
     }
     for _ in roles:
         result.update(report.get(timeout=60))
@@ -151,11 +158,16 @@ def main(bootstrap: str, tasks: int = 20_000, partitions: int = 8, latency_sampl
         role.join(30)
     workflows = tasks + latency_samples + 21
     result["records_per_workflow"] = round(result["records"] / workflows, 2)
-    result["decider_us_per_workflow"] = round(result["decider_cpu_s"] / workflows * 1e6)
     client.close()
     admin = log.admin()
     admin.delete([topic for topic in admin.topics() if topic.startswith(f"{name}.")])
     return result
+
+
+def cpu_seconds(pid: int | None) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _completed(value: bytes | None, workflow_id: str | None = None) -> bool:

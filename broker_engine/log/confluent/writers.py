@@ -127,6 +127,7 @@ class ConfluentTransactionalWriter:
         self.transactional_id = transactional_id
         self._health = Health(transactional_id)
         self._failed_delivery: LogError | None = None
+        self._offsets_sent = False
         own = {
             "client.id": transactional_id,
             "transactional.id": transactional_id,
@@ -166,12 +167,17 @@ class ConfluentTransactionalWriter:
                 self._health.answered()
                 return
 
-    def begin(self) -> None:
+    def begin(
+        self, offsets: Mapping[TopicPartition, CommittedOffset] | None = None, group: Group | None = None
+    ) -> None:
         self._failed_delivery = None
+        self._offsets_sent = False
         try:
             self._live.begin_transaction()
         except KafkaException as error:
             raise translate(error.args[0]) from error
+        if offsets is not None and group is not None:
+            self._send_offsets(offsets, group, 60.0)
 
     def send(
         self,
@@ -195,14 +201,8 @@ class ConfluentTransactionalWriter:
         timeout: float = 60.0,
     ) -> None:
         deadline = time.monotonic() + timeout
-        positions = to_kafka(offsets)
-        try:
-            self._insist(lambda rest: self._live.send_offsets_to_transaction(positions, group, rest), timeout)
-        except Fenced:
-            self._free_partitions()
-            raise
-        except Retriable as error:
-            raise TransactionAborted(str(error)) from error
+        if not self._offsets_sent:
+            self._send_offsets(offsets, group, timeout)
         try:
             self._insist(self._live.commit_transaction, deadline - time.monotonic())
         except Retriable as error:
@@ -211,6 +211,17 @@ class ConfluentTransactionalWriter:
             cause = self._reason()
             raise TransactionAborted(f"{cause or error}") from (cause or error)
         self._health.answered()
+
+    def _send_offsets(self, offsets: Mapping[TopicPartition, CommittedOffset], group: Group, timeout: float) -> None:
+        positions = to_kafka(offsets)
+        try:
+            self._insist(lambda rest: self._live.send_offsets_to_transaction(positions, group, rest), timeout)
+        except Fenced:
+            self._free_partitions()
+            raise
+        except Retriable as error:
+            raise TransactionAborted(str(error)) from error
+        self._offsets_sent = True
 
     def abort(self, timeout: float = 30.0) -> None:
         self._insist(self._live.abort_transaction, timeout)

@@ -119,7 +119,9 @@ class MemoryTransactionalWriter:
             self._cluster.check_reachable()
             self._epoch = self._cluster.register(self.transactional_id)
 
-    def begin(self) -> None:
+    def begin(
+        self, offsets: Mapping[TopicPartition, CommittedOffset] | None = None, group: Group | None = None
+    ) -> None:
         if self._epoch is None:
             raise Fenced("This writer is closed, or `init` was not called.")
         if self._is_open:
