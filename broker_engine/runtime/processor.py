@@ -8,8 +8,8 @@ in threads of their own and end with a claim in this loop.
 
 from __future__ import annotations
 
-import shutil
 import gc
+import shutil
 import threading
 import time
 from collections import deque
