@@ -200,11 +200,18 @@ class ConfluentReader:
         """A real offset for BEGINNING and END (as this reader's isolation sees it)."""
         if offset not in (BEGINNING, END):
             return offset
-        try:
-            first, last = self._consumer.get_watermark_offsets(KafkaPartition(*tp), ADMIN_TIMEOUT)
-        except KafkaException as error:
-            raise translate(error.args[0]) from error
-        return int(first if offset == BEGINNING else last)
+        deadline = time.monotonic() + ADMIN_TIMEOUT
+        while True:
+            try:
+                first, last = self._consumer.get_watermark_offsets(KafkaPartition(*tp), ADMIN_TIMEOUT)
+            except KafkaException as error:
+                meaning = translate(error.args[0])
+                # The metadata name a new topic's leader a moment before that broker knows of it.
+                if not isinstance(meaning, Retriable) or time.monotonic() >= deadline:
+                    raise meaning from error
+                time.sleep(RETRY_PAUSE)
+            else:
+                return int(first if offset == BEGINNING else last)
 
     def _committed_or_begin(self, tp: TopicPartition) -> int:
         try:
