@@ -48,8 +48,8 @@ class DeadLetter(NamedTuple):
         except DecodeError:
             return None
 
-    def as_json(self) -> dict[str, Any]:
-        return {
+    def as_json(self, *, with_value: bool = False) -> dict[str, Any]:
+        shown = {
             "partition": self.partition,
             "offset": self.offset,
             "at": self.at_ms,
@@ -61,8 +61,9 @@ class DeadLetter(NamedTuple):
                 "partition": self.original_partition,
                 "offset": self.original_offset,
             },
-            "value": b64encode(self.value).decode(),
+            "bytes": len(self.value),
         }
+        return shown | {"value": b64encode(self.value).decode()} if with_value else shown
 
 
 @command(app, "list", example="broker-engine dead-letters list\nbroker-engine dead-letters list --workflow order-7")
@@ -70,13 +71,14 @@ def list_all(
     session: Session,
     workflow: Annotated[str | None, typer.Option(metavar="ID", help="Only those of this workflow.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest.")] = 100,
+    values: Annotated[bool, typer.Option("--values", help="With --json: the bytes themselves, in base64.")] = False,
 ) -> None:
     """List dead letters, the oldest first."""
     log = session.log()
     partitions = open_existing(log, session.namespace, session.signer).partitions
     letters = _letters(session, log, partitions, workflow)[-limit:]
     if session.json:
-        output.json_out([letter.as_json() for letter in letters])
+        output.json_out([letter.as_json(with_value=values) for letter in letters])
         return
     rows = [
         (

@@ -45,5 +45,4 @@ def configure(level: LogLevel, *, role: str | None = None) -> None:
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.name)),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
     )

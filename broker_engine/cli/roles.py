@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TypeVar
 
 import structlog
+import typer
 
 from broker_engine.cli import exits
 from broker_engine.cli.session import Session
@@ -91,8 +92,11 @@ def run_until_stopped(work: Callable[[Stopping], None]) -> None:
         thread.start()
         while thread.is_alive():
             thread.join(0.2)
-    if raised:
+    if raised and isinstance(raised[0], BrokerEngineError | typer.Exit):
         raise raised[0]
+    if raised:
+        _log.error("role.crashed", exc_info=raised[0])
+        raise typer.Exit(exits.FAILED) from raised[0]
 
 
 def patiently(session: Session, stopping: Stopping, ask: Callable[[], T | None], *, waits_for: str) -> T | None:
@@ -114,8 +118,3 @@ def patiently(session: Session, stopping: Stopping, ask: Callable[[], T | None],
         stopping.wait(_LOOK_SECONDS)
         silent_seconds += _LOOK_SECONDS
     return None
-
-
-def say_why(error: BrokerEngineError) -> None:
-    """A role's last words go to the log as well: that is where its supervisor looks."""
-    _log.error("role.failed", reason=str(error))

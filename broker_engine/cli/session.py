@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
+import structlog
 import typer
 from pydantic import SecretStr, ValidationError
 
@@ -25,6 +26,8 @@ from broker_engine.runtime.local_broker.readiness import accepts_connections
 from broker_engine.topics import Namespace
 from broker_engine.wire.signing import Signer
 from broker_engine.worker import Client
+
+_log = structlog.get_logger(__name__)
 
 _PANEL = "Connection"
 
@@ -203,6 +206,9 @@ def command(
             try:
                 function(session, **given)
             except BrokerEngineError as error:
+                if role:  # its readers are those of its log
+                    _log.error("role.failed", error=type(error).__name__, reason=str(error))
+                    raise typer.Exit(exits.exit_code(error)) from error
                 raise typer.Exit(exits.tell(error, json=as_json)) from error
             finally:
                 session.close()

@@ -90,7 +90,7 @@ def start(
         typer.Option(case_sensitive=False, help="What a repeated id or key does."),
     ] = IdempotencyStrategy.FAIL,
     correlation_id: Annotated[str | None, typer.Option(help="Yours, to find related workflows by.")] = None,
-    priority: Annotated[int, typer.Option(min=0, max=99, help="0 is the most urgent.")] = 0,
+    priority: Annotated[int, typer.Option(min=0, max=99, help="0 to 99; larger is more urgent.")] = 0,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exit code 1 if it is not COMPLETED.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait with --wait; then exit code 5.")] = 60.0,
 ) -> None:
