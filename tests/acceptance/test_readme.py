@@ -1,0 +1,67 @@
+"""What the README shows is what happens: its Python, its files and its commands, as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import Cli
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+
+pytestmark = pytest.mark.kafka
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def engine(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    """The roles of `broker-engine dev` in the namespace that the README's program talks to."""
+    folder = tmp_path_factory.mktemp("readme")
+    cli = Cli(bootstrap=bootstrap, namespace="engine", folder=folder)
+    roles = [cli.role("decider", "--data", folder / "decider"), cli.role("delays")]
+    try:
+        roles[0].wait_for("takeover.done", 8)
+        yield cli
+    finally:
+        for role in roles:
+            role.stop()
+
+
+def test_the_ten_lines_greet_ada(engine: Cli) -> None:
+    (program,) = blocks("python")
+    (engine.folder / "hello.py").write_text(program)
+
+    ran = subprocess.run(
+        [sys.executable, "hello.py"],
+        cwd=engine.folder,
+        env=engine.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert ran.stdout.strip().splitlines()[-1] == "{'greeting': 'Hello, Ada!'}", ran.stderr[-2000:]
+
+
+def test_the_commands_do_what_they_say(engine: Cli) -> None:
+    tasks, workflow = blocks("json")
+    (engine.folder / "tasks.json").write_text(tasks)
+    (engine.folder / "hello.json").write_text(workflow)
+    (console,) = blocks("console")
+
+    for line in console.splitlines():
+        program, *arguments = shlex.split(line.removeprefix("$ "))
+        assert program == "broker-engine"
+        ran = engine(*arguments)
+        assert ran.code == 0, f"{line}\n{ran.out}\n{ran.err}"
+
+    assert engine("workflow", "get", "hello-1", "--json").json["status"] == "TERMINATED"
