@@ -84,12 +84,14 @@ class Cli:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {
-            **{name: value for name, value in os.environ.items() if not name.startswith("BROKER_ENGINE_")},
-            **{name: value for name, value in os.environ.items() if name.startswith("BROKER_ENGINE_CACHE")},
-            "BROKER_ENGINE_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap,
-            "BROKER_ENGINE_NAMESPACE": self.namespace,
+        """Nothing of the test run's own settings; without ``bootstrap`` no broker is named."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("BROKER_ENGINE_") or name.startswith("BROKER_ENGINE_CACHE")
         }
+        named = {"BROKER_ENGINE_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap} if self.bootstrap else {}
+        return {**kept, **named, "BROKER_ENGINE_NAMESPACE": self.namespace}
 
     def file(self, content: object) -> Path:
         path = self.folder / f"{uuid.uuid4().hex[:8]}.json"
