@@ -32,8 +32,9 @@ from broker_engine.errors import (
     UnknownTopic,
     UnsafeSettings,
 )
-from broker_engine.log.ports import CommittedOffset, GroupReader, Isolation, Log, Record, TopicPartition
+from broker_engine.log.ports import CommittedOffset, Group, GroupReader, Isolation, Log, Record, TopicPartition
 from broker_engine.runtime.clock import BrokerClock, Clock, wall_clock_ms
+from broker_engine.runtime.commits import Commits, ThreadedCommits
 from broker_engine.runtime.definitions import DefinitionView
 from broker_engine.runtime.outbox import Outbox
 from broker_engine.runtime.partition import Partition, waiting_for_topic
@@ -127,6 +128,7 @@ class Processor:
         clock: Clock = wall_clock_ms,
         monotonic: Callable[[], float] = time.monotonic,
         executor: Callable[[str, int], Executor] = threads,
+        commits: Callable[[], Commits] = ThreadedCommits,
     ) -> None:
         self._log = log
         self._namespace = namespace
@@ -135,6 +137,7 @@ class Processor:
         self._clock = clock
         self._monotonic = monotonic
         self._executor = executor
+        self._commits = commits
         self._stop = threading.Event()
         self._fenced = Rate(MAX_FENCED_PER_MINUTE, monotonic)
         self._quarantined = Rate(MAX_QUARANTINED_PER_MINUTE, monotonic)
@@ -229,6 +232,11 @@ class Session:
         self._pool = processor._executor("takeover", 2)
         self._reader: GroupReader | None = None
         self._committed_at = 0.0
+        #: The turn that is being committed.
+        self._pending: Turn | None = None
+        self._commits = processor._commits()
+        #: What went wrong inside a group callback.
+        self._failure: BrokerEngineError | None = None
         self._is_closing = False
         self._monotonic = processor._monotonic
         self._next_retirement = self._monotonic() + RETIRE_EVERY_SECONDS
@@ -261,10 +269,17 @@ class Session:
         assert self._reader is not None, "join comes first"
         self._activate()
         records = self._reader.read(self._settings.batch_records, self._wait())
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
         if records:
             self._turn(self._with_company(records))
-        elif self._monotonic() >= self._next_retirement:
-            self._retire()
+        else:
+            self._settle()
+            if self._monotonic() >= self._next_retirement:
+                self._retire()
+        if self._commits.is_done():
+            self._settle()
         self._ticker.serve(self._partitions.values())
 
     def _wait(self) -> float:
@@ -286,26 +301,62 @@ class Session:
         return records
 
     def _turn(self, records: list[Record]) -> None:
-        turn = Turn(self._setting, self._partitions)
+        """Decide a batch on top of the one that is being committed, then hand it over."""
+        pending = self._pending
+        if self._commits.is_done() or (pending is not None and pending.has_definitions):
+            self._settle()
+        turn = Turn(self._setting, self._partitions, self._pending)
         try:
             if _any(records, _NEEDS_DEFINITIONS):
                 ends = self._admin.end_offsets(self._definitions.partitions, Isolation.UNCOMMITTED)
                 self._definitions.catch_up(ends)
             for record in records:
                 turn.take(record)
-            if not turn.overlays:
-                return
             turn.finish()
-            self._clock.observe(records[-1].timestamp_ms)
-            self._write(turn)
-        except LogError as error:
+        except LogError as error:  # of reading definitions; nothing was written
             turn.abandon()
+            self._settle()
             if reaction_to(error) is Reaction.REBUILD:
                 raise
-            _log.warning("processor.aborted", error=str(error), records=len(records))
-            self._writer.abort()
             self._rewind({record.partition for record in records})
             return
+        self._settle(turn)
+        if not turn.overlays:
+            return
+        self._clock.observe(records[-1].timestamp_ms)
+        assert self._reader is not None
+        group = self._reader.group()
+        self._pending = turn
+        self._commits.submit(lambda: self._write(turn, group))
+
+    def _settle(self, on_top: Turn | None = None) -> None:
+        """Wait for the commit that is under way and merge its turn; a failed one takes the turn on top with it.
+
+        Raises:
+            LogError: everything must be rebuilt.
+            BrokerEngineError: a bad release.
+        """
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            self._commits.outcome()
+        except LogError as error:
+            numbers = set(pending.overlays)
+            if on_top is not None:
+                numbers |= set(on_top.overlays)
+                on_top.abandon()
+                on_top.overlays.clear()
+            pending.abandon()
+            if reaction_to(error) is Reaction.REBUILD:
+                raise
+            _log.warning("processor.aborted", error=str(error))
+            self._writer.abort()
+            self._rewind(numbers)
+            return
+        self._count(pending)
+
+    def _count(self, turn: Turn) -> None:
         turn.merge()
         owner = self._owner
         owner.decided += turn.decided
@@ -317,15 +368,14 @@ class Session:
                 f"this release is faulty. Go back to the last one; quarantined workflows can be released"
             )
 
-    def _write(self, turn: Turn) -> None:
-        assert self._reader is not None
+    def _write(self, turn: Turn, group: Group) -> None:
+        """One transaction: everything the turn adds up to, and the offsets it consumed."""
         writer = self._writer
         metadata = owned_by(self._slot)
         offsets = {
             TopicPartition(self._commands, number): CommittedOffset(overlay.position, metadata)
             for number, overlay in turn.overlays.items()
         }
-        group = self._reader.group()
         if time.monotonic() - self._committed_at < BACK_TO_BACK_SECONDS:
             writer.begin(offsets, group)
         else:
@@ -338,6 +388,7 @@ class Session:
     def _retire(self) -> None:
         """Forget finished workflows whose retention is over; only when there is nothing to decide."""
         assert self._reader is not None
+        self._settle()
         self._next_retirement = self._monotonic() + RETIRE_EVERY_SECONDS
         for partition in self._partitions.values():
             batch = retire(partition, self._setting.outbox, self._settings.retention_ms)
@@ -365,6 +416,11 @@ class Session:
             self._start_takeover(tp.partition)
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self._settle_quietly()
+        if self._failure is not None:
+            # Perhaps committed after all: a release would set the offset back. The next owner fences and looks.
+            self.lost(partitions)
+            return
         for tp in partitions:
             partition = self._drop(tp.partition)
             if partition is not None and self._reader is not None:
@@ -372,10 +428,18 @@ class Session:
                 partition.close()
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self._settle_quietly()
         for tp in partitions:
             partition = self._drop(tp.partition)
             if partition is not None:
                 partition.close()
+
+    def _settle_quietly(self) -> None:
+        """Settle inside a group callback, which must not raise: the loop raises what is left of it."""
+        try:
+            self._settle()
+        except BrokerEngineError as error:
+            self._failure = error
 
     def _release(self, tp: TopicPartition, partition: Partition) -> None:
         """A hand-over that fails only makes the next owner fence this one."""
@@ -443,6 +507,8 @@ class Session:
     def close(self) -> None:
         """Release every client and folder. Idempotent."""
         self._is_closing = True
+        self._commits.close()
+        self._pending = None
         for partition in self._partitions.values():
             partition.close()
         self._partitions.clear()

@@ -80,9 +80,13 @@ class Overlay:
 class Turn:
     """Decides records one by one; ``batch`` holds what is to be written."""
 
-    def __init__(self, setting: Setting, partitions: Mapping[int, Partition]) -> None:
+    def __init__(self, setting: Setting, partitions: Mapping[int, Partition], before: Turn | None = None) -> None:
+        """``before``: a turn that is being committed; this one is decided on top of it and falls with it."""
         self._setting = setting
         self._partitions = partitions
+        self._before = before
+        #: Whether it writes definitions.
+        self.has_definitions = False
         self.batch = Batch()
         self.overlays: dict[int, Overlay] = {}
         #: Workflows whose decision failed, in this turn.
@@ -118,7 +122,7 @@ class Turn:
             partition.tick_outstanding = False
             return
         task_id = command.task_id if isinstance(command, TaskCommand) else None
-        execution = overlay.executions.get(command.key) or partition.execution(command.key, task_id)
+        execution = self._changed(overlay, partition, command.key) or partition.execution(command.key, task_id)
         if execution is None and self._setting.partition_of(command.key, self._setting.partitions) != partition.number:
             self._dead_letter(record, f"key {command.key!r} does not belong to partition {partition.number}")
             return
@@ -142,7 +146,7 @@ class Turn:
         record: Record,
     ) -> Decision:
         if execution is None and isinstance(command, StartWorkflow):
-            entry = overlay.idempotency.get(command.key) or partition.idempotency.get(command.key)
+            entry = self._idempotency(overlay, partition, command.key)
             retired_run = entry.run if entry else None
             context = self._context(partition, overlay)._replace(
                 position=f"{record.topic}/{record.partition}/{record.offset}", retired_run=retired_run
@@ -179,6 +183,7 @@ class Turn:
         for output in decision.outputs:
             if isinstance(output, WriteDefinition):
                 self._setting.definitions.stage(output)
+                self.has_definitions = True
                 if output.kind == "task" and output.document is not None:
                     self.registered.append(output.key)
             elif isinstance(output, RememberStart):
@@ -189,7 +194,7 @@ class Turn:
         if execution is None or execution is before:
             return
         definition = execution.definition
-        if definition.content_hash not in partition.snapshots and definition.content_hash not in overlay.snapshots:
+        if not self._has_snapshot(overlay, partition, definition.content_hash):
             document = orjson.dumps(definition.document)
             self.batch.records.append(self._setting.outbox.snapshot(definition, partition.number, document))
             overlay.snapshots[definition.content_hash] = definition
@@ -199,7 +204,7 @@ class Turn:
     def _deadlines(self, partition: Partition, overlay: Overlay, record: Record) -> None:
         """Fire what is due. The record itself was decided first: a result that is late but current counts."""
         while (workflow_id := partition.pop_due()) is not None:
-            execution = overlay.executions.get(workflow_id) or partition.live.get(workflow_id)
+            execution = self._changed(overlay, partition, workflow_id) or partition.live.get(workflow_id)
             if execution is None or execution.workflow.status.is_terminal:
                 continue
             due_ms = earliest_deadline_ms(execution)
@@ -243,8 +248,31 @@ class Turn:
     def _overlay(self, partition: Partition) -> Overlay:
         overlay = self.overlays.get(partition.number)
         if overlay is None:
-            overlay = self.overlays[partition.number] = Overlay(partition.position, partition.clocks())
+            below = self._below(partition)
+            position = below.position if below is not None else partition.position
+            overlay = self.overlays[partition.number] = Overlay(position, partition.clocks())
         return overlay
+
+    def _below(self, partition: Partition) -> Overlay | None:
+        """What the turn before, which may not be committed yet, has changed of a partition."""
+        return self._before.overlays.get(partition.number) if self._before is not None else None
+
+    def _changed(self, overlay: Overlay, partition: Partition, workflow_id: str) -> Execution | None:
+        execution = overlay.executions.get(workflow_id)
+        if execution is None and (below := self._below(partition)) is not None:
+            execution = below.executions.get(workflow_id)
+        return execution
+
+    def _idempotency(self, overlay: Overlay, partition: Partition, workflow_id: str) -> Idempotency | None:
+        below = self._below(partition)
+        found = overlay.idempotency.get(workflow_id) or (below.idempotency.get(workflow_id) if below else None)
+        return found or partition.idempotency.get(workflow_id)
+
+    def _has_snapshot(self, overlay: Overlay, partition: Partition, content_hash: str) -> bool:
+        if content_hash in partition.snapshots or content_hash in overlay.snapshots:
+            return True
+        below = self._below(partition)
+        return below is not None and content_hash in below.snapshots
 
     def finish(self) -> None:
         """Add what is written once per batch: confirmations and checkpoints."""
@@ -255,9 +283,12 @@ class Turn:
 
     def merge(self) -> None:
         """The transaction is committed: what was decided is the state now."""
-        self._setting.definitions.settle()
+        if self.has_definitions:
+            self._setting.definitions.settle()
         for number, overlay in self.overlays.items():
-            partition = self._partitions[number]
+            partition = self._partitions.get(number)
+            if partition is None:
+                continue  # lost meanwhile
             partition.position = overlay.position
             partition.snapshots.update(overlay.snapshots)
             partition.idempotency.update(overlay.idempotency)
@@ -269,9 +300,11 @@ class Turn:
 
     def abandon(self) -> None:
         """The transaction was aborted: forget everything."""
-        self._setting.definitions.unstage()
+        if self.has_definitions:
+            self._setting.definitions.unstage()
         for number, overlay in self.overlays.items():
-            self._partitions[number].go_back(overlay.clocks)
+            if number in self._partitions:
+                self._partitions[number].go_back(overlay.clocks)
 
     def _merge_execution(self, partition: Partition, workflow_id: str, execution: Execution) -> None:
         if execution.workflow.status.is_terminal:
@@ -279,6 +312,7 @@ class Turn:
             partition.finish(execution, self.batch.ended)
             return
         partition.live[workflow_id] = execution
+        partition.watch(workflow_id, execution)  # an earlier run's end may have taken the entry off
         for task in execution.tasks.values():
             if task.waiting_for is WaitingFor.TOPIC:
                 waiter = (workflow_id, task.reference, task.task_id)

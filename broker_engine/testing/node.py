@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pydantic import SecretStr
 from broker_engine.config import Settings
 from broker_engine.errors import LogError
 from broker_engine.log.memory import Crashed, MemoryGroupReader, MemoryLog
+from broker_engine.runtime.commits import Commits, PromptCommits
 from broker_engine.runtime.partition import Partition
 from broker_engine.runtime.processor import Processor, Session
 from broker_engine.testing.clock import FakeClock
@@ -30,6 +32,7 @@ class Node:
         partitions: int,
         key: str | None,
         folder: Path,
+        commits: Callable[[], Commits] = PromptCommits,
         **settings: object,
     ) -> None:
         self._log = log
@@ -48,6 +51,8 @@ class Node:
         }
         self._settings = Settings.model_validate(values)
         self._jobs: list[Deferred] = []
+        #: PromptCommits: a turn is committed before the next; LazyCommits: as late as can be.
+        self._commits = commits
         self.processor: Processor
         self.session: Session | None = None
         self.is_up = False
@@ -67,6 +72,7 @@ class Node:
             clock=self._clock,
             monotonic=self._clock.monotonic,
             executor=self._executor,
+            commits=self._commits,
         )
 
     def step(self) -> None:

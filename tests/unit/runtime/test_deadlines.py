@@ -234,11 +234,11 @@ def test_an_aborted_turn_sets_the_clocks_back(engine: Engine, monkeypatch: pytes
     before = (partition.log_time_ms, partition.grace_until_ms, partition.is_fresh, partition.next_due_ms())
     write, tries = node.session._write, []
 
-    def once(turn: object) -> None:
+    def once(turn: object, group: object) -> None:
         tries.append(turn)
         if len(tries) == 1:
             raise TransactionAborted
-        write(turn)  # type: ignore[arg-type]  # a Turn
+        write(turn, group)  # type: ignore[arg-type]  # a Turn and a Group
 
     monkeypatch.setattr(node.session, "_write", once)
     node.step()

@@ -83,7 +83,7 @@ def test_a_definition_of_an_aborted_batch_is_forgotten(engine: Engine, monkeypat
     assert definitions.workflow_versions(WORKFLOW["name"]) == ()
 
 
-def _abort(_turn: object) -> None:
+def _abort(_turn: object, _group: object) -> None:
     from broker_engine.errors import TransactionAborted
 
     raise TransactionAborted

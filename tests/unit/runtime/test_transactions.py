@@ -43,9 +43,9 @@ class Writing:
         writer = node.session._writer
         begin, send, commit, abort = writer.begin, writer.send, writer.commit, writer.abort
 
-        def watched_begin() -> None:
+        def watched_begin(*args: Any) -> None:
             self.turns.append([])
-            begin()
+            begin(*args)
 
         def watched_send(*record: Any) -> None:
             self.turns[-1].append(record)
@@ -103,8 +103,8 @@ def test_a_zombies_transaction_fails(engine: Engine, monkeypatch: pytest.MonkeyP
     assert zombie.session is not None
     begin = zombie.session._writer.begin
 
-    def begin_late() -> None:
-        begin()
+    def begin_late(*args: Any) -> None:
+        begin(*args)
         zombie.suspend()
         for _ in range(5):
             heir.step()

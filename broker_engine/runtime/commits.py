@@ -1,0 +1,101 @@
+"""Where a turn is written and committed: beside the loop, one at a time, so that the next turn is decided meanwhile.
+
+A commit takes as long as deciding a hundred workflows does, and waits for the broker only. One turn may be under way;
+the loop waits for its outcome before it hands over the next (decisions/0008).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+
+class Commits(Protocol):
+    """Carries one write at a time."""
+
+    def submit(self, write: Callable[[], None]) -> None:
+        """Begin; the one before must have been asked for its outcome."""
+
+    def is_done(self) -> bool:
+        """Whether the outcome is known."""
+
+    def outcome(self) -> None:
+        """Wait for the write that is under way; raises what it raised. Does nothing when there is none."""
+
+    def close(self) -> None:
+        """Wait for what is under way, whatever its outcome."""
+
+
+class ThreadedCommits:
+    """Writes in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
+        self._under_way: Future[None] | None = None
+
+    def submit(self, write: Callable[[], None]) -> None:
+        assert self._under_way is None, "one write at a time"
+        self._under_way = self._pool.submit(write)
+
+    def is_done(self) -> bool:
+        return self._under_way is not None and self._under_way.done()
+
+    def outcome(self) -> None:
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+
+class PromptCommits:
+    """Writes at once, and tells the outcome when asked."""
+
+    def __init__(self) -> None:
+        self._error: Exception | None = None
+        self._is_told = True
+
+    def submit(self, write: Callable[[], None]) -> None:
+        assert self._is_told, "one write at a time"
+        self._is_told = False
+        try:
+            write()
+        except Exception as error:  # told by ``outcome``, as a thread would
+            self._error = error
+
+    def is_done(self) -> bool:
+        return not self._is_told
+
+    def outcome(self) -> None:
+        self._is_told = True
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        self._is_told = True
+
+
+class LazyCommits(PromptCommits):
+    """Writes only when the outcome is asked for: the longest overlap there can be, for the simulation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._write: Callable[[], None] | None = None
+
+    def submit(self, write: Callable[[], None]) -> None:
+        assert self._write is None, "one write at a time"
+        self._write = write
+
+    def is_done(self) -> bool:
+        return False
+
+    def outcome(self) -> None:
+        write, self._write = self._write, None
+        if write is not None:
+            write()
+
+    def close(self) -> None:
+        self._write = None
