@@ -107,9 +107,7 @@ def main(bootstrap: str, tasks: int = 20_000, partitions: int = 8, latency_sampl
     client.register_workflow(
         {
             "name": "one",
-            "tasks": [
-                {"name": "noop", "taskReferenceName": "r", "inputParameters": {"pad": "${workflow.input.pad}"}}
-            ],
+            "tasks": [{"name": "noop", "taskReferenceName": "r", "inputParameters": {"pad": "${workflow.input.pad}"}}],
         }
     )
     roles[1].start()
