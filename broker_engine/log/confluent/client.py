@@ -109,6 +109,9 @@ ANSWERS: Mapping[int, type[LogError]] = {
     KafkaError.COORDINATOR_NOT_AVAILABLE: Retriable,
     KafkaError.NOT_COORDINATOR: Retriable,
     KafkaError.NOT_LEADER_FOR_PARTITION: Retriable,
+    # The client or the broker has not heard of the newest leader yet: for a moment after a broker has come back.
+    KafkaError.UNKNOWN_LEADER_EPOCH: Retriable,
+    KafkaError.FENCED_LEADER_EPOCH: Retriable,
     KafkaError.LEADER_NOT_AVAILABLE: Retriable,
     KafkaError.OFFSET_NOT_AVAILABLE: Retriable,
     KafkaError.CONCURRENT_TRANSACTIONS: Retriable,
