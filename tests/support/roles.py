@@ -40,6 +40,16 @@ def until(is_so: Callable[[], Any], seconds: float = PATIENCE, *, what: str = "i
     return found
 
 
+def crowded() -> int:
+    """By how much bounds on times are to be widened: 1 on a machine that has its cores to itself."""
+    return max(1, round(os.getloadavg()[0] / (os.cpu_count() or 1)))
+
+
+def tell(figure: str) -> None:
+    """Show a measured figure (with `pytest -s`)."""
+    sys.stderr.write(f"\n{figure}\n")
+
+
 def read_all(log: ConfluentLog, topics: Sequence[str], isolation: Isolation = Isolation.COMMITTED) -> list[Record]:
     """Every record of these topics up to their present end, with headers."""
     admin, reader = log.admin(), log.reader(isolation=isolation, headers=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from broker_engine.log.ports import TopicPartition
+from broker_engine.errors import Retriable
+from broker_engine.log.ports import Delivery, TopicPartition
 from broker_engine.model.commands import DelayDue
 from broker_engine.runtime import delays as role
 from broker_engine.runtime.delays import TierLoop
@@ -140,18 +142,24 @@ def test_a_killed_tier_loses_nothing(engine: Engine) -> None:
     assert [(key, moment) for key, moment in fired(engine)] == [("w", due_at_ms)]
 
 
-def test_a_command_that_could_not_be_sent_is_sent_later(engine: Engine) -> None:
+def test_a_command_that_could_not_be_sent_is_sent_later(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its offset counts as fired only when the command is in the log."""
-    delay(engine, 1_000)
-    engine.run(0.5)
-    engine.log.broker_down = True
-    engine.clock.advance(1_000)
-    engine.tiers[LAST_HOP].step()
-    engine.log.broker_down = False
-    assert fired(engine) == []
+    loop = engine.tiers[LAST_HOP]
+    send, failures = loop._writer.send, [1]
 
-    engine.run(1)
-    assert {key for key, _ in fired(engine)} == {"w"}
+    def fails_once(topic: str, partition: int, key: bytes, value: bytes, on_delivery: Any) -> None:
+        if failures:
+            failures.pop()
+            on_delivery(Delivery(topic, partition, -1, -1, Retriable("timed out in the queue")))
+        else:
+            send(topic, partition, key, value, on_delivery=on_delivery)
+
+    monkeypatch.setattr(loop._writer, "send", fails_once)
+    delay(engine, 1_000)
+    engine.run(2)
+
+    assert not failures
+    assert [key for key, _ in fired(engine)] == ["w"]
 
 
 def test_a_burst_goes_out_in_bounded_batches(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

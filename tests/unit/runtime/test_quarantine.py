@@ -77,11 +77,14 @@ def test_this_and_every_later_command_goes_to_the_dead_letters(engine: Engine, f
 
 
 def test_a_quarantined_workflows_clocks_stand_still(engine: Engine, fault: Fault) -> None:
+    engine.register_task({"name": "waits", "pollTimeoutSeconds": 10, "timeoutPolicy": "RETRY"})
     fault.ids.add(BAD)
-    engine.serve("work", takes_ms=lambda _work: 60_000)
-    engine.start_task("work", workflow_id=BAD)
+    fault.kinds = (TerminateWorkflow,)
+    engine.start_task("waits", workflow_id=BAD)
+    engine.send(TerminateWorkflow(key=BAD))
     engine.run(60)
 
+    assert workflow(engine, BAD).quarantine
     assert [task.phase for task in engine.workflow(BAD).tasks] == ["QUEUED"]
 
 

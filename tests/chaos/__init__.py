@@ -1,0 +1,1 @@
+"""Killing processes of a running engine, and checking its promises afterwards."""
