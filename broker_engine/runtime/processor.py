@@ -159,15 +159,17 @@ class Processor:
         """
         gc.set_threshold(*GC_THRESHOLD)
         while not self._stop.is_set():
-            session = Session(self)
+            session: Session | None = None
             try:
+                session = Session(self)
                 session.run()
             except LogError as error:
                 self.survive(error)
                 if not isinstance(error, Fenced | OutcomeUnknown):
                     self._stop.wait(_RETRY_SECONDS)
             finally:
-                session.close()
+                if session is not None:
+                    session.close()
                 self.active = frozenset()
 
     def survive(self, error: LogError) -> None:

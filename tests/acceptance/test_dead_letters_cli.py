@@ -34,7 +34,7 @@ def test_undecodable_bytes_are_listed_and_not_sent_again(engine: Cli) -> None:
 
 
 def test_a_quarantined_workflow_is_released_and_its_commands_are_sent_again(engine: Cli) -> None:
-    # The state of this workflow outgrows a record: input and output near their limits, and a very long correlation id.
+    # The state of this workflow outgrows a record: input, variables and output are each near their limit.
     big = 440_000
     with Client(ConfluentLog(engine.bootstrap), Namespace(engine.namespace)) as client:
         client.register_workflow(
@@ -42,9 +42,10 @@ def test_a_quarantined_workflow_is_released_and_its_commands_are_sent_again(engi
                 "name": "outgrows",
                 "tasks": [{"name": "echo", "taskReferenceName": "echo", "inputParameters": {"size": big}}],
                 "outputParameters": {"text": "${echo.output.text}"},
+                "variables": {"pad": "v" * big},
             }
         )
-        own = client.start("outgrows", {"pad": "x" * big}, workflow_id="outgrown", correlation_id="c" * 125_000)
+        own = client.start("outgrows", {"pad": "x" * big}, workflow_id="outgrown")
         until(lambda: client.get(own).workflow.quarantine is not None)
     assert "in quarantine: InvariantViolation" in engine("workflow", "get", own).out
 

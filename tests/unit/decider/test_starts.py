@@ -294,3 +294,12 @@ def test_a_new_run_still_remembers_the_commands_of_the_old_one() -> None:
 
     for command_id in ("c1", "c2", "c3"):
         story.start(**asked(command_id)).assert_untouched(before, says="repeated command")
+
+
+@pytest.mark.parametrize("field", ["correlation_id", "created_by", "source"])
+def test_labels_are_bounded(field: str) -> None:
+    """They stand in every record of the workflow; one of 125 kB made a state outgrow its record."""
+    decision = Story().start(**{field: "x" * 1_001})
+
+    assert decision.execution is None
+    assert "1000 are allowed" in (decision.ignored or "")
