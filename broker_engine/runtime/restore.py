@@ -46,9 +46,10 @@ class Restorer:
         self._stopping = stopping
         self._partition = Partition(number=number, store=FinishedStore(folder))
         self._checkpoint: Checkpoint | None = None
-        self._workflows: dict[str, bytes] = {}
-        self._workflow_times: dict[str, int] = {}
-        self._tasks: dict[str, bytes] = {}
+        #: By key as it stands in the topic: most records are overwritten or finished, so none is decoded yet.
+        self._workflows: dict[bytes, bytes] = {}
+        self._ended_at: dict[bytes, int] = {}
+        self._tasks: dict[bytes, bytes] = {}
 
     def run(self, committed: int | None) -> Partition:
         """The restored partition, positioned at the committed offset.
@@ -105,12 +106,10 @@ class Restorer:
     def _take(self, topic: Topic, records: list[Record]) -> None:
         match topic:
             case Topic.WORKFLOW_STATE:
-                for record in records:
-                    _keep(self._workflows, record)
-                    self._workflow_times[(record.key or b"").decode()] = record.timestamp_ms
+                _keep(self._workflows, records)
+                self._ended_at.update((record.key or b"", record.timestamp_ms) for record in records)
             case Topic.TASK_STATE:
-                for record in records:
-                    _keep(self._tasks, record)
+                _keep(self._tasks, records)
             case Topic.SNAPSHOTS:
                 for record in records:
                     key = (record.key or b"").decode()
@@ -132,7 +131,7 @@ class Restorer:
     def _assemble(self) -> None:
         """Sort live from finished; only live ones are decoded."""
         partition, live_tasks = self._partition, dict[str, list[TaskState]]()
-        live = {key for key, value in self._workflows.items() if is_live_workflow(value)}
+        live = {key.decode() for key, value in self._workflows.items() if is_live_workflow(value)}
         for value in self._tasks.values():
             peek = peek_task(value)
             if peek.workflow_id in live:
@@ -140,12 +139,14 @@ class Restorer:
             else:
                 partition.store.put_task(peek.workflow_id, peek.task_id, value)
         self._tasks.clear()
-        for workflow_id, value in self._workflows.items():
+        for key, value in self._workflows.items():
+            workflow_id = key.decode()
             if workflow_id in live:
                 partition.live[workflow_id] = _execution(partition, value, live_tasks.pop(workflow_id, []))
             else:
-                partition.store.put_workflow(workflow_id, value, self._workflow_times[workflow_id])
+                partition.store.put_workflow(workflow_id, value, self._ended_at[key])
         self._workflows.clear()
+        self._ended_at.clear()
         partition.store.flush()
         partition.rebuild_heap()
 
@@ -169,12 +170,13 @@ class Restorer:
             self._partition.log_time_ms = checkpoint.log_time_ms
 
 
-def _keep(values: dict[str, bytes], record: Record) -> None:
-    key = (record.key or b"").decode()
-    if record.value is None:
-        values.pop(key, None)
-    else:
-        values[key] = record.value
+def _keep(values: dict[bytes, bytes], records: list[Record]) -> None:
+    """The last value per key; a tombstone takes the key away."""
+    for record in records:
+        if record.value is None:
+            values.pop(record.key or b"", None)
+        else:
+            values[record.key or b""] = record.value
 
 
 def _execution(partition: Partition, value: bytes, tasks: list[TaskState]) -> Execution:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rocksdict import Options, Rdict, WriteBatch
+from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
 _WORKFLOW, _TASK, _ENDED = b"w", b"t", b"e"
 
@@ -33,6 +33,10 @@ class FinishedStore:
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         self._db = Rdict(str(folder), options)
+        unlogged = WriteOptions()
+        # A cache that is made anew at every takeover needs no log of its own.
+        unlogged.disable_wal = True  # type: ignore[method-assign,assignment]  # a property; the stub says method
+        self._db.set_write_options(unlogged)
         self._batch: WriteBatch | None = None
 
     def put_workflow(self, workflow_id: str, value: bytes, ended_at_ms: int) -> None:

@@ -51,10 +51,18 @@ def peek_task(value: bytes) -> TaskPeek:
         DecodeError: the bytes are no task state.
     """
     try:
-        size, start = read_long(value, FRAME_BYTES + 2)
-        end = start + size
-        task_id = value[start:end].decode()
-        size, start = read_long(value, end)
-        return TaskPeek(value[FRAME_BYTES] in _TERMINAL_TASK, task_id, value[start : start + size].decode())
+        task_id, end = _text(value, FRAME_BYTES + 2)
+        workflow_id, _ = _text(value, end)
+        return TaskPeek(value[FRAME_BYTES] in _TERMINAL_TASK, task_id, workflow_id)
     except (IndexError, ValueError) as error:
         raise DecodeError(f"not a task state: {error}") from error
+
+
+def _text(value: bytes, position: int) -> tuple[str, int]:
+    """The string at a position, and the position after it."""
+    size = value[position]
+    if size < 128:  # the usual case, without a call: ids are shorter than 64 bytes
+        start, size = position + 1, size >> 1
+    else:
+        size, start = read_long(value, position)
+    return value[start : start + size].decode(), start + size
