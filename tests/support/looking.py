@@ -27,9 +27,7 @@ def names_in(partition: int, count: int, prefix: str = "w", partitions: int = 2)
 
 def dead_letters(engine: Engine) -> list[dict[str, str]]:
     """The headers of every dead letter."""
-    return [
-        {name: value.decode() for name, value in record.headers} for record in engine.records(Topic.DEAD_LETTERS)
-    ]
+    return [{name: value.decode() for name, value in record.headers} for record in engine.records(Topic.DEAD_LETTERS)]
 
 
 def commands(engine: Engine, kind: type[AnyCommand] | None = None) -> list[tuple[AnyCommand, Record]]:
