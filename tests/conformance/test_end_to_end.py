@@ -92,7 +92,7 @@ def r13() -> None:
     sleep(60)
 
 
-@task(name="r14", retryCount=1, retryDelaySeconds=8, pollTimeoutSeconds=2, timeoutPolicy="RETRY")
+@task(name="r14", retryCount=1, retryDelaySeconds=8, pollTimeoutSeconds=6, timeoutPolicy="RETRY")
 def r14(context: TaskContext) -> None:
     RAN.append(("r14", context.attempt))
 
