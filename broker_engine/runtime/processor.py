@@ -32,7 +32,16 @@ from broker_engine.errors import (
     UnknownTopic,
     UnsafeSettings,
 )
-from broker_engine.log.ports import CommittedOffset, Group, GroupReader, Isolation, Log, Record, TopicPartition
+from broker_engine.log.ports import (
+    CommittedOffset,
+    Group,
+    GroupReader,
+    Isolation,
+    Log,
+    Record,
+    TopicPartition,
+    TransactionalWriter,
+)
 from broker_engine.runtime.clock import BrokerClock, Clock, wall_clock_ms
 from broker_engine.runtime.commits import Commits, ThreadedCommits
 from broker_engine.runtime.definitions import DefinitionView
@@ -199,10 +208,8 @@ class Session:
         self._slot = self._settings.slot
         self._commands = self._namespace.topic(Topic.COMMANDS)
         signer = Signer(self._settings.key)
-        self._writer = self._log.transactional_writer(
-            self._namespace.transactional_id(self._slot),
-            transaction_timeout_ms=self._settings.transaction_timeout_ms,
-        )
+        self._writer = self._new_writer()
+        self._has_claimed = False
         self._admin = self._log.admin()
         self._definitions = DefinitionView(self._log, self._namespace)
         self._queues = Queues(
@@ -242,6 +249,12 @@ class Session:
         self._is_closing = False
         self._monotonic = processor._monotonic
         self._next_retirement = self._monotonic() + RETIRE_EVERY_SECONDS
+
+    def _new_writer(self) -> TransactionalWriter:
+        return self._log.transactional_writer(
+            self._namespace.transactional_id(self._slot),
+            transaction_timeout_ms=self._settings.transaction_timeout_ms,
+        )
 
     # --- the loop
 
@@ -489,6 +502,8 @@ class Session:
     def _claim(self, partition: Partition) -> None:
         assert self._reader is not None
         tp = TopicPartition(self._commands, partition.number)
+        if not self._has_claimed:
+            self._renew_writer()
         try:
             self._reader.commit(claim(partition, tp, self._slot))
         except LogError:
@@ -501,6 +516,17 @@ class Session:
         for domain, task_type, workflow_id, reference, task_id in waiting_for_topic(partition.live.values()):
             self._queues.request(domain, task_type, (workflow_id, reference, task_id))
         _log.info("takeover.done", partition=partition.number, position=partition.position)
+
+    def _renew_writer(self) -> None:
+        """Register the id again, now as a member of the group.
+
+        Between a session's first registration and its joining, this slot is missed in the group, and whoever takes one
+        of its partitions fences it. Without this two processes can fence each other's new sessions for ever.
+        """
+        self._writer.close()
+        self._writer = self._new_writer()
+        self._writer.init()
+        self._has_claimed = True
 
     def leave(self) -> None:
         """Hand everything back cleanly."""
