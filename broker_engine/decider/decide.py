@@ -51,7 +51,7 @@ from broker_engine.model.status import (
     WorkflowStatus,
 )
 
-#: The longest id or label of a workflow; it stands in many records.
+#: What the id and the labels of a workflow may be long together; they stand in many records.
 MAX_LABEL = 1_000
 #: A delay that fires this much early (clocks differ) is not sent again: the heap waits for the rest.
 EARLY_DELAY_MS = 1_000
@@ -197,15 +197,12 @@ def _refusal(command: StartWorkflow, context: Context) -> tuple[int, str] | None
     """What is wrong with the request itself."""
     if not 0 <= command.priority <= 99:
         return 400, f"priority must be 0 to 99, not {command.priority}"
-    for field, value in (
-        ("workflowId", command.key),
-        ("correlationId", command.correlation_id),
-        ("idempotencyKey", command.idempotency_key),
-        ("createdBy", command.created_by),
-        ("source", command.source),
-    ):
-        if value is not None and len(value) > MAX_LABEL:
-            return 400, f"{field} has {len(value)} characters, {MAX_LABEL} are allowed: it is kept in every record"
+    labels = (command.key, command.correlation_id, command.idempotency_key, command.created_by, command.source)
+    if len("".join(filter(None, labels))) > MAX_LABEL:
+        return 400, (
+            f"workflowId, correlationId, idempotencyKey, createdBy and source have more than the {MAX_LABEL} "
+            f"characters that are allowed for them together: they are kept in every record"
+        )
     if len(command.input) > context.max_payload_bytes:
         return 413, _too_large("input", len(command.input), context)
     if command.idempotency_key is not None and command.key != workflow_id_for(command.name, command.idempotency_key):

@@ -104,7 +104,9 @@ class Draft:
         self._put(task.phase, noted, ReasonCode.TIMEOUT_ALERT, reason)
 
     def change_workflow(self, **changes: Any) -> None:
-        self.execution = self.execution._replace(workflow=evolve(self.workflow, updated_at_ms=self.now_ms, **changes))
+        before = self.execution
+        workflow = evolve(before.workflow, updated_at_ms=self.now_ms, **changes)
+        self.execution = Execution(workflow, before.tasks, before.definition, before.last_seq)
 
     def tell_workflow(self, status: WorkflowStatus, code: ReasonCode, reason: str | None = None) -> None:
         """Tell an event about the workflow itself."""

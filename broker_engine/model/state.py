@@ -142,4 +142,5 @@ class Execution(NamedTuple):
     last_seq: int = 0
 
     def with_task(self, task: TaskState) -> Execution:
-        return self._replace(tasks=self.tasks.set(task.reference, task), last_seq=max(self.last_seq, task.seq))
+        tasks = self.tasks.set(task.reference, task)
+        return Execution(self.workflow, tasks, self.definition, max(self.last_seq, task.seq))

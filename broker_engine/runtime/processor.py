@@ -191,7 +191,7 @@ class Processor:
             _log.warning("processor.log_failed", error=str(error))
             return
         _log.warning("processor.rebuilds", error=str(error))
-        if self._fenced.add():
+        if isinstance(error, Fenced) and self._fenced.add():
             slot = self._settings.slot
             raise BrokerEngineError(
                 f"this process was replaced more than {MAX_FENCED_PER_MINUTE} times a minute: another process "
@@ -406,7 +406,7 @@ class Session:
         self._settle()
         self._next_retirement = self._monotonic() + RETIRE_EVERY_SECONDS
         for partition in self._partitions.values():
-            batch = retire(partition, self._setting.outbox, self._settings.retention_ms)
+            batch = retire(partition, self._setting.outbox, self._settings.retention_ms, self._clock.now_ms())
             if batch is None:
                 continue
             self._writer.begin()

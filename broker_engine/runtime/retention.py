@@ -51,12 +51,16 @@ class Retired:
         store.flush()
 
 
-def retire(partition: Partition, outbox: Outbox, retention_ms: int) -> Retired | None:
-    """The next batch of a partition, None when nothing is due."""
-    horizon_ms = partition.log_time_ms - retention_ms
+def retire(partition: Partition, outbox: Outbox, retention_ms: int, now_ms: int) -> Retired | None:
+    """The next batch of a partition, None when nothing is due.
+
+    ``now_ms`` is the broker's estimated time: the log time of an idle partition stands still, and forgetting decides
+    nothing.
+    """
+    horizon_ms = now_ms - retention_ms
     batch = Retired(
         seen=partition.store.ended_before(horizon_ms, BATCH),
-        keys=_forgotten_keys(partition),
+        keys=_forgotten_keys(partition, now_ms),
     )
     if not batch.seen and not batch.keys:
         return None
@@ -77,8 +81,8 @@ def retire(partition: Partition, outbox: Outbox, retention_ms: int) -> Retired |
     return batch
 
 
-def _forgotten_keys(partition: Partition) -> list[str]:
-    horizon_ms = partition.log_time_ms - IDEMPOTENCY_RETENTION_MS
+def _forgotten_keys(partition: Partition, now_ms: int) -> list[str]:
+    horizon_ms = now_ms - IDEMPOTENCY_RETENTION_MS
     found = (key for key, entry in partition.idempotency.items() if entry.created_at_ms < horizon_ms)
     return [key for _, key in zip(range(BATCH), found, strict=False)]
 

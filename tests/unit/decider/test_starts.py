@@ -302,4 +302,4 @@ def test_labels_are_bounded(field: str) -> None:
     decision = Story().start(**{field: "x" * 1_001})
 
     assert decision.execution is None
-    assert "1000 are allowed" in (decision.ignored or "")
+    assert "the 1000 characters that are allowed" in (decision.ignored or "")

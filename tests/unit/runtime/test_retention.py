@@ -179,3 +179,18 @@ def test_a_closed_store_leaves_nothing_behind(tmp_path: Path) -> None:
     store.close()
 
     assert not (tmp_path / "store").exists()
+
+
+def test_an_idle_partition_forgets_too(engine: Engine) -> None:
+    """Its log time stands still; by log time it would keep its last workflows for ever."""
+    engine.serve("work", lambda _data, _work: {})
+    workflow_id = engine.start_task("work", workflow_id=name_in(0))
+    engine.run()
+    assert states(engine, Topic.WORKFLOW_STATE)[workflow_id.encode()] is not None
+
+    engine.clock.advance(RETENTION_S * 1_000 + 1)
+    for _ in range(3):
+        engine.clock.advance(5_000)
+        engine.run()
+
+    assert states(engine, Topic.WORKFLOW_STATE)[workflow_id.encode()] is None
