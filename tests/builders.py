@@ -20,6 +20,7 @@ from hypothesis import settings
 from broker_engine.decider.context import Context
 from broker_engine.decider.deadlines import earliest_deadline_ms
 from broker_engine.decider.decide import decide
+from broker_engine.decider.definitions import inline_definition
 from broker_engine.decider.moves import Cause
 from broker_engine.model.commands import (
     AnyCommand,
@@ -97,6 +98,9 @@ class Definitions:
 
     def workflow_versions(self, name: str) -> tuple[int, ...]:
         return tuple(sorted(version for known, version in self.workflows if known == name))
+
+    def inline(self, document: bytes) -> WorkflowDef:
+        return inline_definition(document, self.task_def)
 
 
 @dataclass

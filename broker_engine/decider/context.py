@@ -23,6 +23,9 @@ class Definitions(Protocol):
 
     def workflow_versions(self, name: str) -> tuple[int, ...]: ...
 
+    def inline(self, document: bytes) -> WorkflowDef:
+        """The snapshot of a definition that comes with a start (definitions.inline_definition)."""
+
 
 class Queues(Protocol):
     """Which queues' topics are known to exist."""

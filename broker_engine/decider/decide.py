@@ -18,7 +18,7 @@ from immutables import Map
 from broker_engine.decider import deadlines, flow
 from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
-from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep, parse_json, snapshot
+from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
 from broker_engine.decider.documents import workflow_input
 from broker_engine.decider.draft import Draft, reply
 from broker_engine.decider.identity import workflow_id_for
@@ -247,8 +247,7 @@ def _existing(command: StartWorkflow, status: WorkflowStatus | None) -> tuple[in
 
 def _definition(command: StartWorkflow, context: Context) -> WorkflowDef:
     if command.definition is not None:
-        document = parse_json(command.definition, what="the workflow definition")
-        definition = snapshot(document, context.definitions.task_def)
+        definition = context.definitions.inline(command.definition)
     else:
         known = context.definitions.workflow_def(command.name, command.version)
         if known is None:

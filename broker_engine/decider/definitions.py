@@ -439,6 +439,15 @@ def _with_definition(task: Json, registered: Callable[[str], TaskDef | None]) ->
     return task if known is None else {**task, "taskDefinition": dict(known.document)}
 
 
+def inline_definition(document: bytes, registered: Callable[[str], TaskDef | None]) -> WorkflowDef:
+    """The snapshot of a definition that a start brings with it.
+
+    Raises:
+        BadRequest: it is not valid; every violation is listed.
+    """
+    return snapshot(parse_json(document, what="the workflow definition"), registered)
+
+
 def from_snapshot(document: Mapping[str, Json]) -> WorkflowDef:
     """Read a stored snapshot back."""
     data = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import structlog
 
-from broker_engine.decider.definitions import parse_task_def, snapshot
+from broker_engine.decider.definitions import inline_definition, parse_task_def, snapshot
 from broker_engine.errors import BadRequest, DecodeError
 from broker_engine.log.ports import BEGINNING, Log, Record, TopicPartition
 from broker_engine.model.decision import WriteDefinition
@@ -18,6 +18,8 @@ from broker_engine.wire.codecs import DEFINITION
 
 _log = structlog.get_logger(__name__)
 
+#: Definitions that came with a start and are remembered: tasks submitted alone bring the same one again and again.
+MAX_INLINE = 256
 #: How long a batch waits for a definition that is committed but not yet readable (the last stable offset lags).
 CATCH_UP_SECONDS = 0.5
 _POLL_SECONDS = 0.02
@@ -39,6 +41,7 @@ class DefinitionView:
         self._staged: list[tuple[WriteDefinition, bytes | None]] = []
         self._task_cache: dict[str, TaskDef] = {}
         self._snapshots: dict[tuple[str, int], WorkflowDef] = {}
+        self._inline: dict[bytes, WorkflowDef] = {}
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
@@ -68,6 +71,15 @@ class DefinitionView:
 
     def workflow_versions(self, name: str) -> tuple[int, ...]:
         return tuple(sorted(self._workflows.get(name, ())))
+
+    def inline(self, document: bytes) -> WorkflowDef:
+        found = self._inline.get(document)
+        if found is None:
+            found = inline_definition(document, self.task_def)
+            if len(self._inline) >= MAX_INLINE:
+                self._inline.clear()
+            self._inline[document] = found
+        return found
 
     # --- reading
 
@@ -115,6 +127,7 @@ class DefinitionView:
     def _put(self, kind: str, key: str, document: bytes | None) -> bytes | None:
         """Store or remove; returns what was there before."""
         self._snapshots.clear()
+        self._inline.clear()
         if kind == "task":
             self._task_cache.pop(key, None)
             return _put(self._tasks, key, document)

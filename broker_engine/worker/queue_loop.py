@@ -186,7 +186,7 @@ class QueueLoop:
     def _await(self, starts: list[Start]) -> None:
         """Wait for every delivery report (success or failure; the producer gives up by itself)."""
         while any(start.delivery is None for start in starts):
-            self._writer.poll(0.005)
+            self._writer.flush(0.005)  # sends what lingers at once
 
     def _announce(self, record: Record) -> Start | None:
         try:

@@ -33,6 +33,8 @@ from broker_engine.worker.verdicts import Verdicts
 
 _log = structlog.get_logger(__name__)
 
+#: Reports of short tasks that end together share a request. Starts do not wait for it: they are flushed.
+REPORT_LINGER_MS = 1
 #: How long a stopping worker lets running tasks finish.
 GRACE_SECONDS = 30.0
 _NO_KEY = Signer(None)
@@ -73,7 +75,7 @@ class Worker:
         self._pools = Pools(list(tasks))
         self._client = client
         self._stop = threading.Event()
-        self._writer = log.writer(client_id=self.worker_id)
+        self._writer = log.writer(client_id=self.worker_id, linger_ms=REPORT_LINGER_MS)
         self.completed = self.failed = 0
 
     def stop(self) -> None:

@@ -63,7 +63,8 @@ def client(bootstrap: str, namespace: str, tmp_path: Path) -> Iterator[Client]:
 def test_retries_are_never_early_and_seldom_late(client: Client, bootstrap: str, namespace: str) -> None:
     """500 tasks that fail, in ten batches; from the log time of the failure + 1 s to that of the next start.
 
-    The figures are printed; the upper bounds hold on a machine that is not crowded.
+    The figures are printed. What is promised is that no retry is early; the upper bounds only guard against timers that
+    visit now and then: a burst of fifty queues for the decider, so they move with the machine.
     """
     for number in range(BATCHES):
         for each in range(BATCH):
@@ -96,8 +97,8 @@ def test_retries_are_never_early_and_seldom_late(client: Client, bootstrap: str,
     assert lateness[0] >= 0
     # On cores that many others want, a wait is as long as the queue for them.
     if crowded() == 1:
-        assert p50 <= 60
-        assert p99 <= 400
+        assert p50 <= 1_000
+        assert p99 <= 3_000
 
 
 @pytest.mark.slow
