@@ -27,7 +27,7 @@ def test_undecodable_bytes_are_listed_and_not_sent_again(engine: Cli) -> None:
     assert "not a framed Avro record" in letter["reason"]
     assert "undecodable" in engine("dead-letters", "list").out
 
-    ran = engine("dead-letters", "redrive", "--json")
+    ran = engine("dead-letters", "redrive", "--workflow", "someone", "--json")
     assert ran.code == 1
     assert [left["key"] for left in ran.json["left"]] == ["someone"]
     assert ran.json["sent"] == []
