@@ -23,7 +23,7 @@ from broker_engine.decider.documents import workflow_input
 from broker_engine.decider.draft import Draft, reply
 from broker_engine.decider.identity import workflow_id_for
 from broker_engine.decider.moves import Cause
-from broker_engine.errors import BadRequest
+from broker_engine.errors import BadRequest, NotFound
 from broker_engine.model.commands import (
     AnyCommand,
     DeadlineReached,
@@ -254,9 +254,7 @@ def _definition(command: StartWorkflow, context: Context) -> WorkflowDef:
             versions = context.definitions.workflow_versions(command.name)
             there = f"; there are versions {', '.join(map(str, versions))}" if versions else ""
             version = "" if command.version is None else f" version {command.version}"
-            error = BadRequest(f"there is no workflow definition {command.name}{version}{there}: register it first")
-            error.status = 404
-            raise error
+            raise NotFound(f"there is no workflow definition {command.name}{version}{there}: register it first")
         definition = known
     return definition
 

@@ -94,10 +94,6 @@ class DefinitionView:
             waited += 0.0 if records else _POLL_SECONDS
         return True
 
-    def poll(self) -> None:
-        """Take in what has arrived."""
-        self._apply(self._reader.read(1_000, 0.0))
-
     def stage(self, write: WriteDefinition) -> None:
         """Let a definition of the batch being decided count."""
         self._staged.append((write, self._put(write.kind, write.key, write.document)))

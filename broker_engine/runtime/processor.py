@@ -391,14 +391,14 @@ class Session:
             TopicPartition(self._commands, number): CommittedOffset(overlay.position, metadata)
             for number, overlay in turn.overlays.items()
         }
-        if time.monotonic() - self._committed_at < BACK_TO_BACK_SECONDS:
+        if self._monotonic() - self._committed_at < BACK_TO_BACK_SECONDS:
             writer.begin(offsets, group)
         else:
             writer.begin()
         for topic, partition, key, value, headers in turn.batch.records:
             writer.send(topic, partition, key, value, headers)
         writer.commit(offsets, group)
-        self._committed_at = time.monotonic()
+        self._committed_at = self._monotonic()
 
     def _retire(self) -> None:
         """Forget finished workflows whose retention is over; only when there is nothing to decide."""

@@ -14,21 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 #: A parsed schema or the type of one field; ``Any`` because Avro schemas are nested JSON.
 Schema = Any
 
 _LENGTHS = 4096
-
-
-class TupleType(Protocol):
-    """A NamedTuple class."""
-
-    _fields: tuple[str, ...]
-    __annotations__: dict[str, Any]
-
-    def __call__(self, *args: Any) -> Any: ...
 
 
 def zigzag(number: int) -> bytes:

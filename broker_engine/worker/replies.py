@@ -23,7 +23,7 @@ from broker_engine.errors import (
 )
 from broker_engine.log.ports import END, Delivery, Log, TopicPartition
 from broker_engine.model.commands import AnyCommand
-from broker_engine.topics import Namespace, Topic, partition_of
+from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.codecs import REPLY
 from broker_engine.wire.commands import encode_command
 from broker_engine.wire.kinds import ReplyKind
@@ -60,7 +60,9 @@ class Courier:
         self._commands = namespace.topic(Topic.COMMANDS)
         self._writer = log.writer(client_id=client_id)
         self._reader = log.reader()
-        self._reader.assign({TopicPartition(namespace.topic(Topic.REPLIES), partition_of(client_id, partitions)): END})
+        self._reader.assign(
+            {TopicPartition(namespace.topic(Topic.REPLIES), self._partition_of(client_id, partitions)): END}
+        )
         self._waiting: dict[str, Future[Answered]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="replies", daemon=True)
