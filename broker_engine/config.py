@@ -46,7 +46,7 @@ class Settings(BaseSettings):
     session_timeout_ms: int = 6_000
     transaction_timeout_ms: int = 60_000
     #: Commands per transaction.
-    batch_records: int = 500
+    batch_records: int = 1_000
     #: How long finished workflows stay readable.
     retention_ms: int = 7 * 24 * 60 * 60 * 1_000
     max_payload_bytes: int = MAX_PAYLOAD_BYTES

@@ -23,6 +23,12 @@ END = -1
 Headers = Sequence[tuple[str, bytes]]
 
 
+#: ``fetch_wait_ms`` of readers that read to an end, seek or pause. Below 10 ms nothing is gained.
+PROMPT_MS = 10
+#: ``fetch_wait_ms`` of readers that follow a topic: idle polling at PROMPT_MS costs the broker 2 % of a core each.
+FOLLOW_MS = 100
+
+
 class TopicPartition(NamedTuple):
     """A partition of a topic."""
 
@@ -265,8 +271,15 @@ class Log(Protocol):
     ) -> TransactionalWriter:
         """``transaction_timeout_ms`` defaults to Kafka's own; ``init`` is not called yet."""
 
-    def reader(self, *, isolation: Isolation = Isolation.COMMITTED, headers: bool = False) -> Reader:
-        """``headers``: whether Record.headers is filled (it costs a call per record)."""
+    def reader(
+        self, *, isolation: Isolation = Isolation.COMMITTED, headers: bool = False, fetch_wait_ms: int = PROMPT_MS
+    ) -> Reader:
+        """``headers``: whether Record.headers is filled (it costs a call per record).
+
+        ``fetch_wait_ms``: how long the broker may hold a request while there is nothing to read. New records end the
+        wait; a seek, a resumed partition and the end of a partition wait for it. PROMPT_MS for who reads to an end,
+        FOLLOW_MS for who stays.
+        """
 
     def group_reader(
         self,
@@ -276,5 +289,6 @@ class Log(Protocol):
         isolation: Isolation = Isolation.COMMITTED,
         session_timeout_ms: int = 6_000,
         headers: bool = False,
+        fetch_wait_ms: int = PROMPT_MS,
     ) -> GroupReader:
         """Classic protocol, cooperative-sticky, earliest; auto commit off."""

@@ -10,7 +10,7 @@ import structlog
 
 from broker_engine.decider.definitions import inline_definition, parse_task_def, snapshot
 from broker_engine.errors import BadRequest, DecodeError
-from broker_engine.log.ports import BEGINNING, Log, Record, TopicPartition
+from broker_engine.log.ports import BEGINNING, FOLLOW_MS, Log, Record, TopicPartition
 from broker_engine.model.decision import WriteDefinition
 from broker_engine.model.definitions import TaskDef, WorkflowDef
 from broker_engine.topics import Namespace, Topic
@@ -34,7 +34,7 @@ class DefinitionView:
     def __init__(self, log: Log, namespace: Namespace) -> None:
         self._tasks_tp = TopicPartition(namespace.topic(Topic.TASK_DEFS), 0)
         self._workflows_tp = TopicPartition(namespace.topic(Topic.WORKFLOW_DEFS), 0)
-        self._reader = log.reader()
+        self._reader = log.reader(fetch_wait_ms=FOLLOW_MS)
         self._reader.assign({self._tasks_tp: BEGINNING, self._workflows_tp: BEGINNING})
         self._tasks: dict[str, bytes] = {}
         self._workflows: dict[str, dict[int, bytes]] = {}

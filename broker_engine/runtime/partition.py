@@ -19,6 +19,9 @@ from broker_engine.runtime.store import FinishedStore
 from broker_engine.wire.codecs import TASK_STATE, WORKFLOW_STATE
 from broker_engine.wire.records import Idempotency
 
+#: Log time between two checkpoint records of a partition: they are read only when the group's offsets are gone, so one
+#: with every turn would be a request per partition for nothing.
+CHECKPOINT_EVERY_MS = 10_000
 #: Left-over heap entries that are not worth a clean-up.
 _SPARE_ENTRIES = 1_000
 
@@ -45,6 +48,8 @@ class Partition:
     position: int = 0
     #: The largest LogAppendTime read; deadlines are measured by it.
     log_time_ms: int = 0
+    #: Log time of the last checkpoint record.
+    checkpoint_ms: int = 0
     #: Deadlines wait until log time has passed this (a takeover or an outage: queued reports come first).
     grace_until_ms: int = 0
     #: Set at takeover: the grace period begins with the first record's log time.

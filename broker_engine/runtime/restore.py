@@ -8,7 +8,7 @@ returned (seen in 61 of 300), and every compacted topic is read to that point be
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import orjson
@@ -17,12 +17,13 @@ from immutables import Map
 
 from broker_engine.decider.definitions import from_snapshot
 from broker_engine.errors import LogError, UnsafeSettings
-from broker_engine.log.ports import BEGINNING, Isolation, Log, Record, TopicPartition
+from broker_engine.log.ports import BEGINNING, CommittedOffset, Isolation, Log, Record, TopicPartition
 from broker_engine.model.state import Execution, TaskState
-from broker_engine.runtime.partition import Partition
+from broker_engine.runtime.ownership import Mark
+from broker_engine.runtime.partition import CHECKPOINT_EVERY_MS, Partition
 from broker_engine.runtime.store import FinishedStore
 from broker_engine.topics import Namespace, Topic
-from broker_engine.wire.codecs import CHECKPOINT, IDEMPOTENCY, SNAPSHOT, TASK_STATE, WORKFLOW_STATE
+from broker_engine.wire.codecs import CHECKPOINT, EVENT, IDEMPOTENCY, SNAPSHOT, TASK_STATE, WORKFLOW_STATE
 from broker_engine.wire.records import Checkpoint
 from broker_engine.wire.states import is_live_workflow, peek_task
 
@@ -32,6 +33,8 @@ _log = structlog.get_logger(__name__)
 STATE_TOPICS = (Topic.SNAPSHOTS, Topic.CHECKPOINTS, Topic.IDEMPOTENCY, Topic.WORKFLOW_STATE, Topic.TASK_STATE)
 
 _BATCH = 5_000
+#: How far before the end of the events the last one is looked for at first.
+_EVENTS_STEP = 1_000
 #: Without progress for this long the restore fails and is tried again by the caller.
 _STALL_SECONDS = 60.0
 
@@ -45,26 +48,28 @@ class Restorer:
         self._number = number
         self._stopping = stopping
         self._partition = Partition(number=number, store=FinishedStore(folder))
-        self._checkpoint: Checkpoint | None = None
+        self._checkpoint = Checkpoint(number, 0, 0)
         #: By key as it stands in the topic: most records are overwritten or finished, so none is decoded yet.
         self._workflows: dict[bytes, bytes] = {}
         self._ended_at: dict[bytes, int] = {}
         self._tasks: dict[bytes, bytes] = {}
 
-    def run(self, committed: int | None) -> Partition:
+    def run(self, committed: CommittedOffset | None) -> Partition:
         """The restored partition, positioned at the committed offset.
 
         Raises:
-            UnsafeSettings: committed offset and checkpoint disagree, or the log no longer reaches back far enough.
+            UnsafeSettings: committed offset and state disagree, or the log no longer reaches back far enough.
             LogError: Kafka did not answer; try again.
         """
         started = time.monotonic()
+        events = TopicPartition(self._namespace.topic(Topic.EVENTS), self._number)
         tps = {topic: TopicPartition(self._namespace.topic(topic), self._number) for topic in STATE_TOPICS}
         admin = self._log.admin()
         try:
             ends = admin.end_offsets(tps.values(), Isolation.UNCOMMITTED)
             commands = TopicPartition(self._namespace.topic(Topic.COMMANDS), self._number)
-            first = admin.begin_offsets([commands])[commands]
+            begins = admin.begin_offsets([commands, events])
+            events_end = admin.end_offsets([events], Isolation.COMMITTED)[events]
         finally:
             admin.close()
         records = 0
@@ -72,7 +77,10 @@ class Restorer:
             for topic in STATE_TOPICS:
                 records += self._read(topic, tps[topic], ends[tps[topic]])
             self._assemble()
-            self._position(committed, first)
+            mark = Mark.of(committed)
+            if mark is None:
+                mark = self._recorded(events, begins[events], events_end) or Mark("", True, begins[commands], 0)
+            self._position(committed, mark, begins[commands])
         except BaseException:
             self._partition.close()
             raise
@@ -86,22 +94,32 @@ class Restorer:
         return self._partition
 
     def _read(self, topic: Topic, tp: TopicPartition, end: int) -> int:
+        count = 0
+        for batch in self._batches(tp, BEGINNING, end):
+            count += len(batch)
+            self._take(topic, batch)
+        return count
+
+    def _between(self, tp: TopicPartition, begin: int, end: int) -> Iterator[Record]:
+        for batch in self._batches(tp, begin, end):
+            yield from batch
+
+    def _batches(self, tp: TopicPartition, begin: int, end: int) -> Iterator[list[Record]]:
         reader = self._log.reader()
-        count, moved = 0, time.monotonic()
+        moved = time.monotonic()
         try:
-            reader.assign({tp: BEGINNING})
+            reader.assign({tp: begin})
             while reader.position(tp) < end:
                 if self._stopping():
                     raise LogError("the restore was given up: this process is stopping")
                 batch = reader.read(_BATCH, 0.5)
                 if batch:
-                    count, moved = count + len(batch), time.monotonic()
-                    self._take(topic, batch)
+                    moved = time.monotonic()
+                    yield batch
                 elif time.monotonic() - moved > _STALL_SECONDS:
                     raise LogError(f"restore of {tp} stalls at {reader.position(tp)} of {end}: an open transaction?")
         finally:
             reader.close()
-        return count
 
     def _take(self, topic: Topic, records: list[Record]) -> None:
         match topic:
@@ -150,24 +168,51 @@ class Restorer:
         partition.store.flush()
         partition.rebuild_heap()
 
-    def _position(self, committed: int | None, first: int) -> None:
+    def _recorded(self, events: TopicPartition, first: int, end: int) -> Mark | None:
+        """How far the partition was decided, by its own records: for offsets that are gone or were set by hand.
+
+        Every change of a workflow wrote an event that names its command. Commands after the last one changed nothing,
+        so they may be decided again. None: nothing was ever decided here.
+        """
         checkpoint = self._checkpoint
-        if checkpoint is not None and committed is not None and checkpoint.offset != committed:
+        position, log_time_ms = checkpoint.offset, checkpoint.log_time_ms
+        step = _EVENTS_STEP
+        while end > first:
+            for record in self._between(events, max(end - step, first), end):
+                event = EVENT.decode(record.value)
+                position = max(position, event.offset + 1)
+                log_time_ms = max(log_time_ms, event.at_ms)
+            if position > checkpoint.offset or end - step <= first:
+                break
+            step *= 10  # only the marks of transactions: look further back
+        return Mark("", True, position, log_time_ms) if log_time_ms else None
+
+    def _position(self, committed: CommittedOffset | None, mark: Mark, first: int) -> None:
+        """Go on at the mark, once it is certain that offset, state and log belong together."""
+        place = f"partition {self._number} of {self._namespace.name}"
+        group = self._namespace.engine_group
+        if mark.offset < first:
+            if committed is None or committed.offset != first:
+                raise UnsafeSettings(
+                    f"{place}: commands from {mark.offset} on are to be decided, but the log begins at {first}: "
+                    f"commands were deleted unread. To go on without them set the offset of group {group} to {first}"
+                )
+            mark = mark._replace(offset=first)
+        elif committed is not None and committed.offset != mark.offset:
             raise UnsafeSettings(
-                f"partition {self._number} of {self._namespace.name}: the group's offset {committed} and the "
-                f"checkpoint {checkpoint.offset} disagree. Someone reset the group or restored a topic: set the offset "
-                f"of group {self._namespace.engine_group} back to {checkpoint.offset}"
+                f"{place}: the group's offset {committed.offset} and the state, decided up to {mark.offset}, disagree. "
+                f"Someone reset the group: set the offset of group {group} back to {mark.offset}"
             )
-        position = committed if committed is not None else checkpoint.offset if checkpoint else first
-        if position < first:
+        checkpoint = self._checkpoint
+        if checkpoint.offset > mark.offset or mark.log_time_ms - checkpoint.log_time_ms > CHECKPOINT_EVERY_MS:
             raise UnsafeSettings(
-                f"partition {self._number} of {self._namespace.name}: commands from {position} on are to be decided, "
-                f"but the log begins at {first}: commands were deleted unread. To go on without them set the offset of "
-                f"group {self._namespace.engine_group} to {first}"
+                f"{place}: the group's offset {mark.offset} and the checkpoint {checkpoint.offset} disagree: a topic "
+                f"was restored from another time. Restore all topics of {self._namespace.name} and its group from one "
+                f"moment"
             )
-        self._partition.position = position
-        if checkpoint is not None:
-            self._partition.log_time_ms = checkpoint.log_time_ms
+        self._partition.position = mark.offset
+        self._partition.log_time_ms = mark.log_time_ms
+        self._partition.checkpoint_ms = checkpoint.log_time_ms
 
 
 def _keep(values: dict[bytes, bytes], records: list[Record]) -> None:

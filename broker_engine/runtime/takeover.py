@@ -1,7 +1,7 @@
 """Taking a partition over so that two owners can never both write: fence, read offsets, restore, claim.
 
 Each process slot has one transactional id, stable over restarts. The offset commit of a partition carries the slot
-of its owner in its metadata (``owned:<slot>``; ``released:<slot>`` after a clean hand-over). Whoever takes a
+of its owner in its metadata (``ownership.Mark``), and whether that owner handed it over cleanly. Whoever takes a
 partition that was not released runs ``init_transactions`` with the old owner's id: that ends its open transaction
 and fences its producer. Not when a live group member carries that slot: it is well and merely lost the partition;
 its next transaction fails by the group generation that every transaction carries.
@@ -17,26 +17,16 @@ import structlog
 
 from broker_engine.errors import Retriable
 from broker_engine.log.ports import Admin, CommittedOffset, Log, TopicPartition
+from broker_engine.runtime.ownership import Mark
 from broker_engine.runtime.partition import Partition
 from broker_engine.runtime.restore import Restorer
 from broker_engine.topics import Namespace, Topic
 
 _log = structlog.get_logger(__name__)
 
-_OWNED, _RELEASED = "owned:", "released:"
 #: Pending offsets of a crashed transaction are settled by the fence, at the latest by the transaction time-out.
 _STABLE_SECONDS = 90.0
 _PAUSE_SECONDS = 0.05
-
-
-def owned_by(slot: str) -> str:
-    """The metadata of an owner's offset commits."""
-    return _OWNED + slot
-
-
-def released_by(slot: str) -> str:
-    """The metadata of a clean hand-over."""
-    return _RELEASED + slot
 
 
 def member_id(namespace: Namespace, slot: str) -> str:
@@ -75,9 +65,10 @@ class Takeover:
 
     def _fence_previous(self, admin: Admin) -> None:
         found = admin.committed(self._namespace.engine_group, [self._tp], require_stable=False)[self._tp]
-        if found is None or not found.metadata.startswith(_OWNED):
+        mark = Mark.of(found)
+        if mark is None or mark.is_released:
             return
-        previous = found.metadata[len(_OWNED) :]
+        previous = mark.slot
         if previous == self._slot:
             return  # our own id: this process's init has fenced it
         members = {member.client_id for member in admin.members(self._namespace.engine_group)}
@@ -90,12 +81,11 @@ class Takeover:
             writer.close()
         _log.warning("takeover.fenced", partition=self._number, previous_slot=previous)
 
-    def _committed(self, admin: Admin) -> int | None:
+    def _committed(self, admin: Admin) -> CommittedOffset | None:
         deadline = time.monotonic() + _STABLE_SECONDS
         while True:
             try:
-                found = admin.committed(self._namespace.engine_group, [self._tp], require_stable=True)[self._tp]
-                return None if found is None else found.offset
+                return admin.committed(self._namespace.engine_group, [self._tp], require_stable=True)[self._tp]
             except Retriable:
                 if self._stopping() or time.monotonic() > deadline:
                     raise
@@ -107,9 +97,9 @@ def claim(partition: Partition, tp: TopicPartition, slot: str) -> dict[TopicPart
 
     Without it the metadata would name the last committer, not the owner, until the first transaction.
     """
-    return {tp: CommittedOffset(partition.position, owned_by(slot))}
+    return {tp: Mark(slot, False, partition.position, partition.log_time_ms).commit()}
 
 
 def release(partition: Partition, tp: TopicPartition, slot: str) -> dict[TopicPartition, CommittedOffset]:
     """The commit of a clean hand-over."""
-    return {tp: CommittedOffset(partition.position, released_by(slot))}
+    return {tp: Mark(slot, True, partition.position, partition.log_time_ms).commit()}

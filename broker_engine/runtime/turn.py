@@ -36,7 +36,7 @@ from broker_engine.model.state import Execution
 from broker_engine.model.status import WaitingFor
 from broker_engine.runtime.definitions import DefinitionView
 from broker_engine.runtime.outbox import Batch, Outbox
-from broker_engine.runtime.partition import Clocks, Partition
+from broker_engine.runtime.partition import CHECKPOINT_EVERY_MS, Clocks, Partition
 from broker_engine.runtime.queues import Queues
 from broker_engine.wire.commands import decode_command
 from broker_engine.wire.records import Idempotency
@@ -68,9 +68,13 @@ class Overlay:
     """The changes of one partition in one turn."""
 
     position: int
+    #: Log time of the partition's last checkpoint.
+    checkpoint_ms: int
     #: The partition's clocks before the turn, to go back to when it is abandoned: a second pass over the same records
     #: must not see deadlines as passed before it has read the results that came in time.
     clocks: Clocks
+    #: Log time after the turn.
+    log_time_ms: int = 0
     context: Context | None = None
     executions: dict[str, Execution] = field(default_factory=dict)
     snapshots: dict[str, WorkflowDef] = field(default_factory=dict)
@@ -248,9 +252,9 @@ class Turn:
     def _overlay(self, partition: Partition) -> Overlay:
         overlay = self.overlays.get(partition.number)
         if overlay is None:
-            below = self._below(partition)
-            position = below.position if below is not None else partition.position
-            overlay = self.overlays[partition.number] = Overlay(position, partition.clocks())
+            base = self._below(partition) or partition
+            overlay = Overlay(base.position, base.checkpoint_ms, partition.clocks())
+            self.overlays[partition.number] = overlay
         return overlay
 
     def _below(self, partition: Partition) -> Overlay | None:
@@ -275,11 +279,14 @@ class Turn:
         return below is not None and content_hash in below.snapshots
 
     def finish(self) -> None:
-        """Add what is written once per batch: confirmations and checkpoints."""
+        """Add what is written once per batch: confirmations, and checkpoints now and then."""
         self.batch.records += self._setting.outbox.verdicts(self.batch)
         for number, overlay in self.overlays.items():
-            log_time_ms = self._partitions[number].log_time_ms
-            self.batch.records.append(self._setting.outbox.checkpoint(number, overlay.position, log_time_ms))
+            overlay.log_time_ms = self._partitions[number].log_time_ms
+            if overlay.log_time_ms - overlay.checkpoint_ms >= CHECKPOINT_EVERY_MS:
+                overlay.checkpoint_ms = overlay.log_time_ms
+                checkpoint = self._setting.outbox.checkpoint(number, overlay.position, overlay.log_time_ms)
+                self.batch.records.append(checkpoint)
 
     def merge(self) -> None:
         """The transaction is committed: what was decided is the state now."""
@@ -290,6 +297,7 @@ class Turn:
             if partition is None:
                 continue  # lost meanwhile
             partition.position = overlay.position
+            partition.checkpoint_ms = overlay.checkpoint_ms
             partition.snapshots.update(overlay.snapshots)
             partition.idempotency.update(overlay.idempotency)
             for workflow_id, execution in overlay.executions.items():

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from broker_engine.errors import LogError
 from broker_engine.log.memory import MemoryLog, MemoryReader, MemoryTransactionalWriter
-from broker_engine.log.ports import CommittedOffset, Group, Isolation, Record, TopicPartition
+from broker_engine.log.ports import PROMPT_MS, CommittedOffset, Group, Isolation, Record, TopicPartition
 from broker_engine.testing.clock import FakeClock
 
 P = ParamSpec("P")
@@ -67,7 +67,9 @@ class SteppedLog(MemoryLog):
     ) -> MemoryTransactionalWriter:
         return _FaultyWriter(self, transactional_id)
 
-    def reader(self, *, isolation: Isolation = Isolation.COMMITTED, headers: bool = False) -> MemoryReader:
+    def reader(
+        self, *, isolation: Isolation = Isolation.COMMITTED, headers: bool = False, fetch_wait_ms: int = PROMPT_MS
+    ) -> MemoryReader:
         return _PatientReader(self, isolation, headers)
 
 

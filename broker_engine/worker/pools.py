@@ -25,6 +25,8 @@ class Pools:
         self._processes = (
             ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) if processes else None
         )
+        self._lock = threading.Lock()
+        self._backlog = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         if any(task.pool == "asyncio" for task in tasks):
             self._loop = asyncio.new_event_loop()
@@ -39,9 +41,17 @@ class Pools:
             assert self._loop is not None
             asyncio.run_coroutine_threadsafe(self._run_async(task, arguments, done), self._loop)
         else:
+            with self._lock:
+                self._backlog += 1
             self._threads.submit(self._run, task, arguments, done)
 
+    def has_backlog(self) -> bool:
+        """Whether tasks wait for a thread."""
+        return self._backlog > 0
+
     def _run(self, task: TaskWorker, arguments: Callable[[], dict[str, Any]], done: Callable[[Any], None]) -> None:
+        with self._lock:
+            self._backlog -= 1
         try:
             if task.pool == "process":
                 assert self._processes is not None

@@ -10,7 +10,7 @@ import structlog
 
 from broker_engine import __version__
 from broker_engine.errors import DecodeError, LogError
-from broker_engine.log.ports import BEGINNING, Log, TopicPartition, Writer
+from broker_engine.log.ports import BEGINNING, FOLLOW_MS, Log, TopicPartition, Writer
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.codecs import PRESENCE
 from broker_engine.wire.records import WorkerPresence
@@ -40,7 +40,7 @@ class Presence:
         self._writer = writer
         self._served = served
         self._started_at_ms = time.time_ns() // 1_000_000
-        self._reader = log.reader()
+        self._reader = log.reader(fetch_wait_ms=FOLLOW_MS)
         self._others: dict[str, tuple[int, WorkerPresence]] = {}
         self._newest_ms = 0
         self._stop = threading.Event()

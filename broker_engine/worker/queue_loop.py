@@ -18,6 +18,7 @@ import structlog
 
 from broker_engine.errors import DecodeError, LogError
 from broker_engine.log.ports import (
+    FOLLOW_MS,
     CommittedOffset,
     Delivery,
     GroupReader,
@@ -120,7 +121,7 @@ class QueueLoop:
                     return None
         finally:
             admin.close()
-        reader = self._log.group_reader(self._group, client_id=self._worker_id)
+        reader = self._log.group_reader(self._group, client_id=self._worker_id, fetch_wait_ms=FOLLOW_MS)
         reader.subscribe(self._topic)
         self._joined_at = time.monotonic()
         return reader

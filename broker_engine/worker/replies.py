@@ -21,7 +21,7 @@ from broker_engine.errors import (
     PayloadTooLarge,
     TooManyRequests,
 )
-from broker_engine.log.ports import END, Delivery, Log, TopicPartition
+from broker_engine.log.ports import END, FOLLOW_MS, Delivery, Log, TopicPartition
 from broker_engine.model.commands import AnyCommand
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.codecs import REPLY
@@ -31,6 +31,8 @@ from broker_engine.wire.signing import Signer
 
 _log = structlog.get_logger(__name__)
 
+#: Commands that are sent one after the other share a request; who waits for an answer does not wait for this.
+LINGER_MS = 5
 _ERRORS: dict[int, type[BadRequest]] = {404: NotFound, 409: Conflict, 413: PayloadTooLarge, 429: TooManyRequests}
 
 
@@ -58,8 +60,8 @@ class Courier:
         self._partition_of = log.partition_of
         self._signer = signer
         self._commands = namespace.topic(Topic.COMMANDS)
-        self._writer = log.writer(client_id=client_id)
-        self._reader = log.reader()
+        self._writer = log.writer(client_id=client_id, linger_ms=LINGER_MS)
+        self._reader = log.reader(fetch_wait_ms=FOLLOW_MS)
         self._reader.assign(
             {TopicPartition(namespace.topic(Topic.REPLIES), self._partition_of(client_id, partitions)): END}
         )
@@ -103,6 +105,7 @@ class Courier:
             NoAnswer: no reply in time; the command may still be carried out.
         """
         future = self.send(command)
+        self._writer.flush(LINGER_MS / 1_000)  # nobody else's command is worth waiting for
         try:
             return future.result(timeout)
         except FutureTimeout as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from broker_engine.errors import DecodeError, LogError
-from broker_engine.log.ports import END, Log, TopicPartition
+from broker_engine.log.ports import END, FOLLOW_MS, Log, TopicPartition
 from broker_engine.topics import Namespace, Topic, partition_of
 from broker_engine.wire.codecs import REPLY
 from broker_engine.wire.kinds import ReplyKind
@@ -33,7 +33,7 @@ class Verdicts:
         self._early: dict[_Start, StartVerdict] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="verdicts", daemon=True)
-        self._reader = log.reader()
+        self._reader = log.reader(fetch_wait_ms=FOLLOW_MS)
 
     def start(self) -> None:
         self._reader.assign({self._tp: END})

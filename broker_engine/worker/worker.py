@@ -14,7 +14,7 @@ import structlog
 
 from broker_engine.errors import BadRequest
 from broker_engine.log.namespaces import read_record
-from broker_engine.log.ports import Delivery, Log
+from broker_engine.log.ports import Log
 from broker_engine.model.commands import TaskReported
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
 from broker_engine.model.status import ReportStatus
@@ -27,14 +27,15 @@ from broker_engine.worker.context import Superseded, TaskCanceled, TaskContext, 
 from broker_engine.worker.pools import Pools
 from broker_engine.worker.presence import Presence, Served
 from broker_engine.worker.queue_loop import QueueLoop
+from broker_engine.worker.reports import Reports
 from broker_engine.worker.slots import Slots
 from broker_engine.worker.task import TaskWorker, output_bytes
 from broker_engine.worker.verdicts import Verdicts
 
 _log = structlog.get_logger(__name__)
 
-#: Reports of short tasks that end together share a request. Starts do not wait for it: they are flushed.
-REPORT_LINGER_MS = 1
+#: Starts of one poll share a request; they are flushed.
+START_LINGER_MS = 1
 #: How long a stopping worker lets running tasks finish.
 GRACE_SECONDS = 30.0
 _NO_KEY = Signer(None)
@@ -75,7 +76,9 @@ class Worker:
         self._pools = Pools(list(tasks))
         self._client = client
         self._stop = threading.Event()
-        self._writer = log.writer(client_id=self.worker_id, linger_ms=REPORT_LINGER_MS)
+        #: Starts and presence. Reports have a producer of their own, so that the flush of a start does not hurry them.
+        self._writer = log.writer(client_id=self.worker_id, linger_ms=START_LINGER_MS)
+        self._reports = Reports(log, self.worker_id, self._pools.has_backlog)
         self.completed = self.failed = 0
 
     def stop(self) -> None:
@@ -133,6 +136,9 @@ class Worker:
         for thread in threads:
             thread.join()
         self._drain()
+        left = self._reports.close(5.0)
+        if left:
+            _log.warning("worker.reports_lost", reports=left)
         presence.close()
         verdicts.close()
         self._pools.close()
@@ -155,11 +161,9 @@ class Worker:
         deadline = time.monotonic() + self._grace_seconds
         for task, slots in self._served:
             while not slots.wait_until_idle(0.02):
-                self._writer.poll(0.0)
                 if time.monotonic() > deadline:
                     _log.warning("worker.abandons", task=task.name, running=task.concurrency - slots.free)
                     break
-        self._writer.flush(5.0)
 
     def _run_task(self, task: TaskWorker, work: ScheduledTask, context: TaskContext, ended: Callable[[], None]) -> None:
         def done(result: Any) -> None:
@@ -181,12 +185,8 @@ class Worker:
             self.failed += 1
             _log.info("worker.task_failed", task_id=work.task_id, status=report.status, reason=report.reason)
 
-        def delivered(delivery: Delivery) -> None:
-            if delivery.error is not None:
-                _log.error("worker.report_not_delivered", task_id=work.task_id, error=str(delivery.error))
-
         value = encode_command(report, _NO_KEY, token=work.token or b"")
-        self._writer.send(self._commands, work.partition, work.workflow_id.encode(), value, on_delivery=delivered)
+        self._reports.send(self._commands, work.partition, work.workflow_id.encode(), value)
 
 
 def _outcome(work: ScheduledTask, context: TaskContext, result: Any, worker_id: str) -> TaskReported:

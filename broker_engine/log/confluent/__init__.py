@@ -16,7 +16,7 @@ from broker_engine.log.confluent.admin import ConfluentAdmin
 from broker_engine.log.confluent.client import COMMON, translate
 from broker_engine.log.confluent.readers import ConfluentGroupReader, ConfluentReader
 from broker_engine.log.confluent.writers import ConfluentTransactionalWriter, ConfluentWriter
-from broker_engine.log.ports import Isolation
+from broker_engine.log.ports import PROMPT_MS, Isolation
 
 __all__ = [
     "ConfluentAdmin",
@@ -55,8 +55,10 @@ class ConfluentLog:
     ) -> ConfluentTransactionalWriter:
         return ConfluentTransactionalWriter(self._conf, transactional_id, transaction_timeout_ms)
 
-    def reader(self, *, isolation: Isolation = Isolation.COMMITTED, headers: bool = False) -> ConfluentReader:
-        return ConfluentReader(self._conf, isolation, headers)
+    def reader(
+        self, *, isolation: Isolation = Isolation.COMMITTED, headers: bool = False, fetch_wait_ms: int = PROMPT_MS
+    ) -> ConfluentReader:
+        return ConfluentReader({**self._conf, "fetch.wait.max.ms": fetch_wait_ms}, isolation, headers)
 
     def group_reader(
         self,
@@ -66,6 +68,7 @@ class ConfluentLog:
         isolation: Isolation = Isolation.COMMITTED,
         session_timeout_ms: int = 6_000,
         headers: bool = False,
+        fetch_wait_ms: int = PROMPT_MS,
     ) -> ConfluentGroupReader:
         conf = {
             **self._conf,
@@ -73,5 +76,6 @@ class ConfluentLog:
             "client.id": client_id,
             "session.timeout.ms": session_timeout_ms,
             "heartbeat.interval.ms": session_timeout_ms // 4,
+            "fetch.wait.max.ms": fetch_wait_ms,
         }
         return ConfluentGroupReader(conf, isolation, headers)

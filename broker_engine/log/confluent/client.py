@@ -66,8 +66,6 @@ CONSUMER: Mapping[str, Any] = {
     "enable.auto.commit": False,
     "auto.offset.reset": "earliest",
     "allow.auto.create.topics": False,
-    # Below 10 ms nothing is gained and idle polling costs more CPU.
-    "fetch.wait.max.ms": 10,
     # The default postpones the next fetch by a whole second whenever the local queue was full.
     "fetch.queue.backoff.ms": 10,
     # Tells where a partition ends beyond its last visible record; `read` swallows these events.

@@ -31,7 +31,7 @@ from broker_engine.log.memory.clients import (
 )
 from broker_engine.log.memory.cluster import Clock, Cluster, Crashed
 from broker_engine.log.memory.partitions import Outcome
-from broker_engine.log.ports import Isolation, TopicPartition
+from broker_engine.log.ports import PROMPT_MS, Isolation, TopicPartition
 from broker_engine.topics import partition_of
 
 __all__ = [
@@ -81,7 +81,9 @@ class MemoryLog:
     ) -> MemoryTransactionalWriter:
         return MemoryTransactionalWriter(self, transactional_id)
 
-    def reader(self, *, isolation: Isolation = Isolation.COMMITTED, headers: bool = False) -> MemoryReader:
+    def reader(
+        self, *, isolation: Isolation = Isolation.COMMITTED, headers: bool = False, fetch_wait_ms: int = PROMPT_MS
+    ) -> MemoryReader:
         return MemoryReader(self, isolation, headers)
 
     def group_reader(
@@ -92,6 +94,7 @@ class MemoryLog:
         isolation: Isolation = Isolation.COMMITTED,
         session_timeout_ms: int = 6_000,
         headers: bool = False,
+        fetch_wait_ms: int = PROMPT_MS,
     ) -> MemoryGroupReader:
         return MemoryGroupReader(self, group, client_id, isolation, headers)
 

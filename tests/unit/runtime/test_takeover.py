@@ -10,6 +10,7 @@ from broker_engine.errors import BrokerEngineError, UnsafeSettings
 from broker_engine.log.memory import Crashed
 from broker_engine.log.ports import CommittedOffset, TopicPartition
 from broker_engine.runtime import takeover
+from broker_engine.runtime.ownership import Mark
 from broker_engine.runtime.processor import MAX_FENCED_PER_MINUTE
 from broker_engine.testing import Engine, Node
 from broker_engine.topics import Topic
@@ -135,7 +136,7 @@ def test_a_takeover_ends_with_a_claim_under_the_own_slot(engine: Engine) -> None
     the wrong one and leave the owner's transaction open."""
     engine.start_task("work", workflow_id=name_in(0))
     before = committed(engine)
-    assert before.metadata == "owned:0"
+    assert before.metadata.startswith("owned:0:")
     (node,) = engine.nodes
     node.kill()
     node.bury()
@@ -143,16 +144,16 @@ def test_a_takeover_ends_with_a_claim_under_the_own_slot(engine: Engine) -> None
     while not new.partitions:
         new.step()  # no turn of its own yet
 
-    assert committed(engine) == CommittedOffset(before.offset, "owned:1")
+    assert committed(engine) == CommittedOffset(before.offset, before.metadata.replace("owned:0:", "owned:1:"))
 
 
 def test_a_clean_hand_over_says_so(engine: Engine) -> None:
     (node,) = engine.nodes
     engine.start_task("work", workflow_id=name_in(0))
-    position = node.partitions[0].position
+    before = node.partitions[0]
     node.stop()
 
-    assert committed(engine) == CommittedOffset(position, "released:0")
+    assert committed(engine) == CommittedOffset(before.position, f"released:0:{before.position}:{before.log_time_ms}")
 
 
 def test_who_was_released_cleanly_is_not_fenced(engine: Engine) -> None:
@@ -273,10 +274,16 @@ def offsets(engine: Engine) -> dict[TopicPartition, CommittedOffset]:
     return engine.log.cluster.group(engine.namespace.engine_group).offsets
 
 
-def test_a_group_without_an_offset_goes_on_from_the_checkpoint(engine: Engine) -> None:
+@pytest.mark.parametrize("later_ms", [0, 5_000], ids=["from the checkpoint", "from an event after it"])
+def test_a_group_without_an_offset_goes_on_where_the_state_ends(engine: Engine, later_ms: int) -> None:
     """Kafka forgets the offsets of a group that was idle for a week; from the beginning on, everything would be decided
     twice."""
     engine.start_task("work", workflow_id=name_in(0))
+    if later_ms:
+        checkpoints = len(engine.records(Topic.CHECKPOINTS))
+        engine.clock.advance(later_ms)
+        engine.terminate(name_in(0))
+        assert len(engine.records(Topic.CHECKPOINTS)) == checkpoints
     position = engine.nodes[0].partitions[0].position
     assert position > 0
     events = len(engine.records(Topic.EVENTS))
@@ -295,30 +302,66 @@ def test_a_group_without_an_offset_goes_on_from_the_checkpoint(engine: Engine) -
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
-def test_an_offset_that_disagrees_with_the_checkpoint_is_refused(engine: Engine, shift: int) -> None:
-    """A reset group would decide commands twice or skip them; nobody would notice."""
+@pytest.mark.parametrize("keeps_metadata", [False, True])
+def test_an_offset_that_somebody_has_moved_is_refused(engine: Engine, shift: int, keeps_metadata: bool) -> None:
+    """A reset group would decide commands twice or skip them; nobody would notice. Kafka's own tool drops the
+    metadata."""
     engine.start_task("work", workflow_id=name_in(0))
     restart(engine)
     tp = TopicPartition(engine.namespace.topic(Topic.COMMANDS), 0)
     found = offsets(engine)[tp]
-    offsets(engine)[tp] = CommittedOffset(found.offset + shift, found.metadata)
+    offsets(engine)[tp] = CommittedOffset(found.offset + shift, found.metadata if keeps_metadata else "")
 
     with pytest.raises(UnsafeSettings, match=f"disagree.*back to {found.offset}"):
+        engine.run()
+
+
+def test_an_offset_set_back_by_hand_to_where_the_state_ends_is_taken(engine: Engine) -> None:
+    """The remedy that the refusal names."""
+    engine.start_task("work", workflow_id=name_in(0))
+    node = restart(engine)
+    tp = TopicPartition(engine.namespace.topic(Topic.COMMANDS), 0)
+    offsets(engine)[tp] = CommittedOffset(offsets(engine)[tp].offset)
+    engine.run()
+
+    assert list(node.partitions[0].live) == [name_in(0)]
+
+
+@pytest.mark.parametrize(("offset_by", "log_time_by"), [(-2, 0), (0, 10_001)], ids=["newer state", "older state"])
+def test_state_from_another_time_than_the_offset_is_refused(engine: Engine, offset_by: int, log_time_by: int) -> None:
+    """A state topic restored from a backup: by offset alone it would look like a checkpoint that is due."""
+    engine.start_task("work", workflow_id=name_in(0))
+    restart(engine)
+    tp = TopicPartition(engine.namespace.topic(Topic.COMMANDS), 0)
+    mark = Mark.of(offsets(engine)[tp])
+    assert mark is not None
+    other = mark._replace(offset=mark.offset + offset_by, log_time_ms=mark.log_time_ms + log_time_by)
+    offsets(engine)[tp] = other.commit()
+
+    with pytest.raises(UnsafeSettings, match="from another time"):
         engine.run()
 
 
 def test_an_offset_below_the_log_start_is_refused(engine: Engine) -> None:
     """Commands were deleted before they were decided: going on in silence would lose them."""
     engine.start_task("work", workflow_id=name_in(0))
-    restart(engine)
+    node = restart(engine)
     tp = TopicPartition(engine.namespace.topic(Topic.COMMANDS), 0)
     for number in range(3):
         engine.submit_task("work", workflow_id=f"{name_in(0)}-{number}")
         engine.send_bytes(b"k", b"x", partition=0)
     engine.log.truncate(tp.topic, 0, offsets(engine)[tp].offset + 2)
 
-    with pytest.raises(UnsafeSettings, match="deleted unread"):
+    with pytest.raises(UnsafeSettings, match=f"deleted unread.*{engine.namespace.engine_group} to (\\d+)") as refused:
         engine.run()
+    first = int(str(refused.value).rpartition(" ")[2])
+    node.kill()
+    node.bury()
+    offsets(engine)[tp] = CommittedOffset(first)  # the remedy
+    node.start()
+    engine.run()
+
+    assert node.partitions[0].position > first
 
 
 def test_log_time_goes_on_from_the_checkpoint(engine: Engine) -> None:
