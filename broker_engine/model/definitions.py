@@ -26,6 +26,20 @@ class TimeoutPolicy(StrEnum):
     ALERT_ONLY = "ALERT_ONLY"
 
 
+class LimitScope(StrEnum):
+    """What a limit counts together: all tasks of a type, or those of one queue."""
+
+    TYPE = "TYPE"
+    TYPE_AND_DOMAIN = "TYPE_AND_DOMAIN"
+
+
+class OnWorkerLost(StrEnum):
+    """What becomes of running attempts when their worker's presence is lost (D27)."""
+
+    TIME_OUT = "TIME_OUT"
+    WAIT = "WAIT"
+
+
 #: D22: the source says 3600, one guide 600.
 DEFAULT_RESPONSE_TIMEOUT_SECONDS = 3600
 
@@ -59,6 +73,19 @@ class TaskDef:
     owner_email: str | None = None
     isolation_group_id: str | None = None
     execution_name_space: str | None = None
+    #: Names of secrets, resolved in the worker and stored nowhere.
+    runtime_metadata: tuple[str, ...] = ()
+    input_schema: Mapping[str, Json] | None = None
+    output_schema: Mapping[str, Json] | None = None
+    enforce_schema: bool = False
+    #: Error codes: when given, no other code is retried.
+    retryable_errors: tuple[str, ...] = ()
+    #: Error codes that end the task as a terminal error.
+    fatal_errors: tuple[str, ...] = ()
+    limit_scope: LimitScope = LimitScope.TYPE
+    #: An expression; one task per resolved value is in progress.
+    resource_lock: str | None = None
+    on_worker_lost: OnWorkerLost = OnWorkerLost.TIME_OUT
     #: The definition as it was registered, with every field of the contract, for reading back.
     document: Mapping[str, Json] = field(default_factory=dict, compare=False, repr=False)
 

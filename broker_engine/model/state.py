@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from immutables import Map
 
 from broker_engine.model.definitions import WorkflowDef
-from broker_engine.model.status import Phase, ReasonCode, TaskStatus, WaitingFor, WorkflowStatus
+from broker_engine.model.status import Phase, ReasonCode, StepStatus, TaskStatus, WaitingFor, WorkflowStatus
 
 
 class RememberedCommand(NamedTuple):
@@ -25,6 +25,23 @@ class RememberedCommand(NamedTuple):
     expires_at_ms: int
     status: int
     message: str
+
+
+class Step(NamedTuple):
+    """One step of an attempt, by its latest try; a completed step is not run again by later attempts (B6, B14)."""
+
+    name: str
+    status: StepStatus
+    started_at_ms: int
+    ended_at_ms: int | None = None
+    #: How often it was begun, over all attempts.
+    tries: int = 1
+    input_size: int = 0
+    output_size: int = 0
+    #: What the step returned, as JSON: later attempts get it instead of running the step.
+    result: bytes | None = None
+    error_code: str | None = None
+    reason: str | None = None
 
 
 class WorkflowState(NamedTuple):
@@ -58,6 +75,12 @@ class WorkflowState(NamedTuple):
     #: The workflow time-out has alerted already (ALERT_ONLY alerts once).
     timeout_alerted: bool = False
     remembered: tuple[RememberedCommand, ...] = ()
+    #: Whom fairness and caps count it for.
+    tenant: str | None = None
+    #: A moment promised to outsiders: nothing is scheduled after it, and retries do not move it (B10).
+    deadline_at_ms: int | None = None
+    #: Task type (or ``*``) to a list of domains, as a JSON object.
+    task_to_domain: bytes | None = None
 
 
 class TaskState(NamedTuple):
@@ -111,6 +134,25 @@ class TaskState(NamedTuple):
     retried_task_id: str | None = None
     #: A newer attempt exists.
     is_retried: bool = False
+    #: The start of the response clock after a heartbeat or an extended lease.
+    heartbeat_at_ms: int | None = None
+    #: The domains that this task may go to, best first, joined by commas; empty: its own only.
+    domain_choices: str = ""
+    #: The limiter was asked for this hand-out and has to hear of its end.
+    holds_slot: bool = False
+    #: The resolved value of ``resourceLock``: one holder at a time.
+    resource: str | None = None
+    #: Why a running task was asked to stop (B8).
+    cancel_reason: str | None = None
+    cancel_requested_at_ms: int | None = None
+    #: Who asked a task to pause; it does at its next safe point (B9).
+    paused_by: str | None = None
+    current_step: str | None = None
+    steps: tuple[Step, ...] = ()
+    #: What the function stored of its own progress inside a step, as JSON.
+    checkpoint: bytes | None = None
+    progress_done: int | None = None
+    progress_total: int | None = None
 
     @property
     def is_terminal(self) -> bool:

@@ -109,12 +109,23 @@ class ReportStatus(StrEnum):
     CANCELED = "CANCELED"
 
 
+class StepStatus(StrEnum):
+    """How far a step of a task is."""
+
+    STARTED = "STARTED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
 class WaitingFor(StrEnum):
     """What a task that does not run is waiting for."""
 
     WORKER = "worker"  # on its queue
     TOPIC = "topic"  # its queue's topic is being made
-    DELAY = "delay"  # back-off or start delay
+    DELAY = "delay"  # back-off, start delay or callback
+    SLOT = "slot"  # a limit: concurrency, rate, tenant, global
+    LOCK = "lock"  # the resource is worked on by another task
+    RESUME = "resume"  # paused by somebody
 
 
 class ReasonCode(StrEnum):

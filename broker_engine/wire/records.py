@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from broker_engine.model.commands import IdempotencyStrategy
 from broker_engine.model.decision import Transition
-from broker_engine.model.status import ReportStatus
+from broker_engine.model.status import ReportStatus, StepStatus
 from broker_engine.wire.kinds import CommandType, ReplyKind
 
 
@@ -44,6 +44,19 @@ class CommandRecord(NamedTuple):
     strategy: IdempotencyStrategy | None = None
     definition: bytes | None = None
     overwrite: bool = False
+    tenant: str | None = None
+    deadline_at_ms: int | None = None
+    task_to_domain: bytes | None = None
+    #: Where a task is moved to.
+    domain: str | None = None
+    #: How long a running task goes away for; 0: it stays in progress (a heartbeat).
+    callback_after_ms: int | None = None
+    step: str | None = None
+    step_status: StepStatus | None = None
+    input_size: int = 0
+    checkpoint: bytes | None = None
+    progress_done: int | None = None
+    progress_total: int | None = None
     #: MAC of (task id, hand-out): proves that a worker was handed this very work.
     token: bytes | None = None
     #: MAC over all bytes before it; the last field, so that signing needs no second encoding.
@@ -73,6 +86,12 @@ class ScheduledTask(NamedTuple):
     #: Granted work is void unless its TaskStarted is appended before this moment.
     start_before_ms: int | None = None
     token: bytes | None = None
+    #: The completed steps of earlier attempts with their results, and the checkpoint: a JSON object.
+    resume: bytes | None = None
+    #: Names of secrets that the worker resolves and nobody stores, joined by commas.
+    secrets: str = ""
+    deadline_at_ms: int | None = None
+    tenant: str | None = None
 
 
 class DelayedCommand(NamedTuple):

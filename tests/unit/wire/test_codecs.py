@@ -204,8 +204,13 @@ class TestReleasedSchemas:
         golden = json.loads((Path(__file__).parent / "golden.json").read_text())
 
         for version, example in golden[subject].items():
-            record = CODECS[subject].decode(bytes.fromhex(example["hex"]))
-            assert json.loads(json.dumps(record, default=_plain)) == example["record"], version
+            record = json.loads(json.dumps(CODECS[subject].decode(bytes.fromhex(example["hex"])), default=_plain))
+            written, newest = (
+                [field["name"] for field in versions(subject)[number].plain["fields"]]
+                for number in (int(version) - 1, -1)
+            )
+            found = dict(zip(newest, record, strict=True))
+            assert [found[name] for name in written] == example["record"], version
 
 
 def _plain(value: object) -> object:
