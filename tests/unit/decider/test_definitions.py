@@ -182,6 +182,15 @@ def test_every_field_arrives_in_the_model() -> None:
         "ownerEmail": "team@example.com",
         "isolationGroupId": "g",
         "executionNameSpace": "n",
+        "runtimeMetadata": ["TOKEN"],
+        "inputSchema": {"type": "object"},
+        "outputSchema": {"type": "object"},
+        "enforceSchema": True,
+        "retryableErrors": ["HTTP_503"],
+        "fatalErrors": ["HTTP_400"],
+        "limitScope": "TYPE_AND_DOMAIN",
+        "resourceLock": "${workflow.input.file}",
+        "onWorkerLost": "WAIT",
     }
     definition = parse_task_def(document).unwrap()
 
