@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +29,9 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The workflow's id
 
 #: A watched workflow may take days.
 _FOREVER = float(10 * 365 * 24 * 60 * 60)
+
+#: Moments as options: with a time zone, or in this machine's.
+MOMENTS = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S"]
 
 _TASK_COLUMNS = ("TASK", "TYPE", "ATTEMPT", "STATUS", "PHASE", "STARTED", "TOOK", "WORKER", "REASON")
 
@@ -91,6 +95,11 @@ def start(
     ] = IdempotencyStrategy.FAIL,
     correlation_id: Annotated[str | None, typer.Option(help="Yours, to find related workflows by.")] = None,
     priority: Annotated[int, typer.Option(min=0, max=99, help="0 to 99; larger is more urgent.")] = 0,
+    tenant: Annotated[str | None, typer.Option(help="Whom fairness and caps count it for.")] = None,
+    deadline_at: Annotated[
+        datetime | None,
+        typer.Option(formats=MOMENTS, help="When it times out at the latest, for example 2030-01-31T12:00:00+00:00."),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exit code 1 if it is not COMPLETED.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait with --wait; then exit code 5.")] = 60.0,
 ) -> None:
@@ -109,6 +118,8 @@ def start(
         correlation_id=correlation_id,
         priority=priority,
         source="cli",
+        tenant=tenant,
+        deadline_at=deadline_at.astimezone() if deadline_at is not None else None,
     )
     if not wait:
         if session.json:

@@ -116,7 +116,7 @@ def passed_deadline(task: TaskState, definition: TaskDef, now_ms: int) -> Deadli
     return None
 
 
-def workflow_deadline_ms(execution: Execution) -> int | None:
+def workflow_timeout_ms(execution: Execution) -> int | None:
     """When the workflow's own time-out is due; a moment promised to outsiders, so nothing shifts it (D29)."""
     workflow, seconds = execution.workflow, execution.definition.timeout_seconds
     if seconds <= 0 or workflow.status.is_terminal:
@@ -124,6 +124,14 @@ def workflow_deadline_ms(execution: Execution) -> int | None:
     if workflow.timeout_alerted and execution.definition.timeout_policy is not TimeoutPolicy.TIME_OUT_WF:
         return None
     return workflow.created_at_ms + seconds * 1_000
+
+
+def workflow_deadline_ms(execution: Execution) -> int | None:
+    """The earlier of the workflow's time-out and the deadline it was started with (B10)."""
+    timeout_ms, promised_ms = workflow_timeout_ms(execution), execution.workflow.deadline_at_ms
+    if promised_ms is None or execution.workflow.status.is_terminal:
+        return timeout_ms
+    return promised_ms if timeout_ms is None else min(timeout_ms, promised_ms)
 
 
 def earliest_deadline_ms(execution: Execution) -> int | None:

@@ -23,6 +23,7 @@ from broker_engine.decider.documents import workflow_input
 from broker_engine.decider.draft import Draft, reply
 from broker_engine.decider.identity import workflow_id_for
 from broker_engine.decider.moves import Cause
+from broker_engine.decider.payload_schemas import payload_problem
 from broker_engine.errors import BadRequest, NotFound
 from broker_engine.model.commands import (
     AnyCommand,
@@ -157,6 +158,9 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
     given = workflow_input(definition, command.input)
     if len(given) > context.max_payload_bytes:
         return _refused(existing, command, 413, _too_large("input", len(given), context))
+    broken = payload_problem(definition.input_schema, given) if definition.enforce_schema else None
+    if broken is not None:
+        return _refused(existing, command, 400, f"the input breaks the workflow's inputSchema at {broken}")
     workflow = WorkflowState(
         status=WorkflowStatus.RUNNING,
         workflow_id=command.key,
@@ -175,6 +179,8 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
         created_at_ms=context.now_ms,
         updated_at_ms=context.now_ms,
         remembered=existing.workflow.remembered if existing else (),
+        tenant=command.tenant,
+        deadline_at_ms=command.deadline_at_ms,
     )
     empty = Execution(workflow=workflow, tasks=Map(), definition=definition)
     draft = Draft(empty, command, context, is_new=True)
@@ -198,11 +204,14 @@ def _refusal(command: StartWorkflow, context: Context) -> tuple[int, str] | None
     if not 0 <= command.priority <= 99:
         return 400, f"priority must be 0 to 99, not {command.priority}"
     labels = (command.key, command.correlation_id, command.idempotency_key, command.created_by, command.source)
-    if len("".join(filter(None, labels))) > MAX_LABEL:
+    if len("".join(filter(None, (*labels, command.tenant)))) > MAX_LABEL:
         return 400, (
-            f"workflowId, correlationId, idempotencyKey, createdBy and source have more than the {MAX_LABEL} "
+            f"workflowId, correlationId, idempotencyKey, createdBy, source and tenant have more than the {MAX_LABEL} "
             f"characters that are allowed for them together: they are kept in every record"
         )
+    if command.deadline_at_ms is not None and command.deadline_at_ms <= context.now_ms:
+        late_ms = context.now_ms - command.deadline_at_ms
+        return 400, f"deadlineAt {command.deadline_at_ms} has passed {late_ms} ms ago: give a later moment or none"
     if len(command.input) > context.max_payload_bytes:
         return 413, _too_large("input", len(command.input), context)
     if command.idempotency_key is not None and command.key != workflow_id_for(command.name, command.idempotency_key):
@@ -394,7 +403,12 @@ def _queue_ready(draft: Draft, command: QueueReady) -> str | None:
 def _deadline(draft: Draft) -> str | None:
     """Every clock of the workflow that has run out, the workflow's own first."""
     execution, fired = draft.execution, False
-    due_ms = deadlines.workflow_deadline_ms(execution)
+    promised_ms = execution.workflow.deadline_at_ms
+    if promised_ms is not None and promised_ms <= draft.now_ms and not execution.workflow.status.is_terminal:
+        reason = "the workflow did not end before its deadlineAt"
+        flow.end_workflow(draft, WorkflowStatus.TIMED_OUT, ReasonCode.DEADLINE_EXCEEDED, reason)
+        return None
+    due_ms = deadlines.workflow_timeout_ms(execution)
     if due_ms is not None and due_ms <= draft.now_ms:
         fired = True
         if execution.definition.timeout_policy is TimeoutPolicy.TIME_OUT_WF:

@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 import orjson
 
 from broker_engine.decider.expressions import compile_path, parse, references
+from broker_engine.decider.payload_schemas import schema_violations
 from broker_engine.errors import BadRequest, Violation
 from broker_engine.model.definitions import (
     DEFAULT_RESPONSE_TIMEOUT_SECONDS,
@@ -161,7 +162,9 @@ WORKFLOW_DEF_FIELDS: Mapping[str, Rule] = {
     "timeoutSeconds": _number("timeout_seconds"),
     "workflowStatusListenerEnabled": _FLAG,
     "metadata": _OBJECT,
-    "enforceSchema": _FLAG,
+    "inputSchema": Rule(kind="object", attribute="input_schema"),
+    "outputSchema": _OBJECT,
+    "enforceSchema": Rule(kind="boolean", attribute="enforce_schema"),
     **_AUDIT,
 }
 
@@ -289,6 +292,10 @@ def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[Ta
         )
     if not path:  # an embedded definition has the name of its step
         violations += _name_violations(name, "name")
+    violations += schema_violations(attributes, path)
+    for code in sorted({*attributes.get("retryable_errors", ())} & {*attributes.get("fatal_errors", ())}):
+        message = "is also one of retryableErrors: an error code is one or the other"
+        violations.append(Violation(path=f"{path}fatalErrors", message=message, invalid_value=code))
     email = attributes.get("owner_email")
     if email is not None and not _EMAIL.fullmatch(email):
         violations.append(Violation(path=f"{path}ownerEmail", message="must be an e-mail address", invalid_value=email))
@@ -322,6 +329,7 @@ def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
     if attributes.get("timeout_policy") is TimeoutPolicy.RETRY:
         message = f"must be one of {TimeoutPolicy.TIME_OUT_WF}, {TimeoutPolicy.ALERT_ONLY}: a workflow is not retried"
         violations.append(Violation(path="timeoutPolicy", message=message, invalid_value="RETRY"))
+    violations += schema_violations(attributes, "")
     listed = document.get("tasks")
     tasks = listed if isinstance(listed, list) else []
     if isinstance(listed, list) and not 1 <= len(listed) <= MAX_TASKS:

@@ -16,7 +16,8 @@ from broker_engine.decider.documents import task_input, workflow_output
 from broker_engine.decider.draft import MAX_REASON, Draft
 from broker_engine.decider.identity import task_id as derive_task_id
 from broker_engine.decider.moves import Cause
-from broker_engine.decider.retries import retry_delay_ms
+from broker_engine.decider.payload_schemas import payload_problem
+from broker_engine.decider.retries import is_fatal, retry_delay_ms
 from broker_engine.model.commands import TaskReported
 from broker_engine.model.decision import Delay, Schedule
 from broker_engine.model.definitions import TaskDef, TimeoutPolicy, WorkflowTask
@@ -107,8 +108,9 @@ def _add(
     draft: Draft, task: TaskState, code: ReasonCode, *, delay_ms: int, reason: str | None = None
 ) -> TaskState | None:
     """Add an attempt that is handed out now or after its delay."""
-    if len(task.input) > draft.context.max_payload_bytes:
-        return _refuse_input(draft, task, draft.step(task))
+    problem = _input_problem(draft, task)
+    if problem is not None:
+        return _refuse_input(draft, task, draft.step(task), *problem)
     if delay_ms <= 0:
         draft.appear(_on_queue(draft, task), code, reason)
         _put_on_queue(draft, task.reference)
@@ -177,7 +179,13 @@ def expect_delay(draft: Draft, task: TaskState) -> None:
 def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
     """End the attempt as its worker (or an operator) says."""
     ending, output, reason = ENDINGS[report.status], report.output, report.reason
+    definition = draft.step(task).definition
+    if report.status is ReportStatus.FAILED and is_fatal(definition, report.error_code):
+        ending = ENDINGS[ReportStatus.FAILED_WITH_TERMINAL_ERROR]
     problem = None if output is None else _output_problem(output, draft.context.max_payload_bytes)
+    if problem is None and report.status is ReportStatus.COMPLETED and definition.enforce_schema:
+        broken = payload_problem(definition.output_schema, output or b"{}")
+        problem = (ReasonCode.SCHEMA_VIOLATION, f"the output breaks outputSchema at {broken}") if broken else None
     if problem is not None:
         code, reason = problem
         ending = ENDINGS[ReportStatus.FAILED_WITH_TERMINAL_ERROR]._replace(code=code)
@@ -255,8 +263,8 @@ def _fail(
     """End an attempt that did not succeed: retry it, count it as done (optional), or end the workflow."""
     step = draft.step(task)
     retry = _next_attempt(draft, task, step) if may_retry and FACTS[ending.status].is_retriable else None
-    over_budget = retry is not None and _misses_budget(draft, task, step.definition, retry.delay_ms)
-    if retry is not None and not over_budget:
+    limit = _missed_limit(draft, task, step.definition, retry.delay_ms) if retry is not None else None
+    if retry is not None and limit is None:
         ended = draft.move(
             task,
             ending.cause,
@@ -272,7 +280,7 @@ def _fail(
         if refused is not None:
             _go_on(draft, refused)
         return
-    code = ReasonCode.TOTAL_TIMEOUT if over_budget else ending.code
+    code = limit or ending.code
     if step.optional:
         done = draft.move(
             task,
@@ -335,29 +343,47 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
     return _Retry(again, delay_ms)
 
 
-def _misses_budget(draft: Draft, task: TaskState, definition: TaskDef, delay_ms: int) -> bool:
-    """Whether a retry would start after ``totalTimeoutSeconds`` (D7): it is not scheduled then."""
-    budget_ms = definition.total_timeout_seconds * 1_000
-    return budget_ms > 0 and draft.now_ms + delay_ms >= task.first_scheduled_at_ms + budget_ms
+def _missed_limit(draft: Draft, task: TaskState, definition: TaskDef, delay_ms: int) -> ReasonCode | None:
+    """What a retry would miss that starts after this delay; it is not scheduled then.
+
+    ``totalTimeoutSeconds`` (D7), and the moment that the workflow was promised for (B10).
+    """
+    starts_at_ms, budget_ms = draft.now_ms + delay_ms, definition.total_timeout_seconds * 1_000
+    if budget_ms > 0 and starts_at_ms >= task.first_scheduled_at_ms + budget_ms:
+        return ReasonCode.TOTAL_TIMEOUT
+    deadline_ms = draft.workflow.deadline_at_ms
+    return ReasonCode.DEADLINE_EXCEEDED if deadline_ms is not None and starts_at_ms >= deadline_ms else None
 
 
-def _refuse_input(draft: Draft, task: TaskState, step: WorkflowTask) -> TaskState | None:
-    """A new task whose resolved input is over the limit ends as it appears; returned when the flow goes on."""
-    reason = f"the resolved input has {len(task.input)} bytes, the limit is {draft.context.max_payload_bytes}"
+def _input_problem(draft: Draft, task: TaskState) -> tuple[ReasonCode, str] | None:
+    """Why a task cannot run with its resolved input."""
+    if len(task.input) > draft.context.max_payload_bytes:
+        limit = draft.context.max_payload_bytes
+        return ReasonCode.PAYLOAD_TOO_LARGE, f"the resolved input has {len(task.input)} bytes, the limit is {limit}"
+    definition = draft.step(task).definition
+    if definition.enforce_schema:
+        broken = payload_problem(definition.input_schema, task.input)
+        if broken is not None:
+            return ReasonCode.SCHEMA_VIOLATION, f"the input breaks inputSchema at {broken}"
+    return None
+
+
+def _refuse_input(draft: Draft, task: TaskState, step: WorkflowTask, code: ReasonCode, reason: str) -> TaskState | None:
+    """A new task that cannot run with its input ends as it appears; returned when the flow goes on."""
     phase = Phase.SUCCEEDED if step.optional else Phase.FAILED
     ended = evolve(
         task,
         phase=phase,
         status=TaskStatus.COMPLETED_WITH_ERRORS if step.optional else TaskStatus.FAILED_WITH_TERMINAL_ERROR,
-        input=b"{}",
+        input=b"{}" if code is ReasonCode.PAYLOAD_TOO_LARGE else task.input,
         ended_at_ms=draft.now_ms,
-        reason_code=ReasonCode.PAYLOAD_TOO_LARGE,
+        reason_code=code,
         reason=reason,
     )
-    ended = draft.appear(ended, ReasonCode.PAYLOAD_TOO_LARGE, reason)
+    ended = draft.appear(ended, code, reason)
     if step.optional or step.permissive:
         return ended
-    _end_by_failure(draft, ended, ReasonCode.PAYLOAD_TOO_LARGE)
+    _end_by_failure(draft, ended, code)
     return None
 
 

@@ -41,6 +41,13 @@ def retry_delay_seconds(definition: TaskDef, failed_attempt: int) -> int:
     return min(delay, cap) if cap > 0 else delay
 
 
+def is_fatal(definition: TaskDef, error_code: str | None) -> bool:
+    """Whether a failure with this code may not be retried (B11): named fatal, or left out of the retryable ones."""
+    if error_code in definition.fatal_errors:
+        return True
+    return bool(definition.retryable_errors) and error_code not in definition.retryable_errors
+
+
 def retry_delay_ms(definition: TaskDef, failed_attempt: int, next_task_id: str) -> int:
     """The delay before the next attempt, jitter included."""
     return retry_delay_seconds(definition, failed_attempt) * 1_000 + jitter_ms(

@@ -56,6 +56,10 @@ class StartWorkflow(Command):
     strategy: IdempotencyStrategy = IdempotencyStrategy.FAIL
     #: JSON of a definition that is used instead of a registered one.
     definition: bytes | None = None
+    #: Whom fairness and caps count it for.
+    tenant: str | None = None
+    #: A moment (epoch milliseconds) after which nothing of it is scheduled and at which it times out.
+    deadline_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

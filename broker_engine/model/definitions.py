@@ -123,6 +123,8 @@ class WorkflowDef:
     variables: Mapping[str, Json] = field(default_factory=dict)
     timeout_seconds: int = 0
     timeout_policy: TimeoutPolicy = TimeoutPolicy.ALERT_ONLY
+    input_schema: Mapping[str, Json] | None = None
+    enforce_schema: bool = False
     #: Content hash of the snapshot: definition and embedded task definitions.
     content_hash: str = ""
     #: The snapshot as canonical JSON: what is stored and shown.

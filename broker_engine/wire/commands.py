@@ -62,6 +62,8 @@ def _start(r: CommandRecord, common: Mapping[str, Any]) -> StartWorkflow:
         idempotency_key=r.idempotency_key,
         strategy=r.strategy or IdempotencyStrategy.FAIL,
         definition=r.definition,
+        tenant=r.tenant,
+        deadline_at_ms=r.deadline_at_ms,
     )
 
 
@@ -222,6 +224,8 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
                 "idempotency_key": command.idempotency_key,
                 "strategy": command.strategy,
                 "definition": command.definition,
+                "tenant": command.tenant,
+                "deadline_at_ms": command.deadline_at_ms,
             }
         case DelayDue():
             return {"due_at_ms": command.due_at_ms}

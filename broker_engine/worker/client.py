@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -147,6 +148,8 @@ class Client:
         correlation_id: str | None = None,
         priority: int = 0,
         source: str | None = None,
+        tenant: str | None = None,
+        deadline_at: datetime | None = None,
     ) -> str:
         """Start a workflow by its definition's name and return its id.
 
@@ -165,6 +168,8 @@ class Client:
             correlation_id=correlation_id,
             priority=priority,
             source=source,
+            tenant=tenant,
+            deadline_at=deadline_at,
         )
         return _check(self._wait(future)).message
 
@@ -180,11 +185,14 @@ class Client:
         correlation_id: str | None = None,
         priority: int = 0,
         source: str | None = None,
+        tenant: str | None = None,
+        deadline_at: datetime | None = None,
         definition: JsonObject | None = None,
         wants_answer: bool = True,
     ) -> Future[Answered]:
         """Send a start without waiting; the future gets the answer (its message is the workflow id).
 
+        At ``deadline_at`` (with its time zone) the workflow times out; nothing of it is scheduled after that moment.
         Without ``wants_answer`` the decider sends none, and the future is done when the start is in the log.
         """
         if workflow_id is not None and idempotency_key is not None:
@@ -206,6 +214,8 @@ class Client:
             priority=priority,
             created_by=self.operator,
             source=source,
+            tenant=tenant,
+            deadline_at_ms=None if deadline_at is None else _epoch_ms(deadline_at),
             idempotency_key=idempotency_key,
             strategy=strategy,
             definition=orjson.dumps(definition) if definition is not None else None,
@@ -275,6 +285,12 @@ class Client:
             "reply_to": self._courier.client_id if wants_answer else None,
             "operator": self.operator,
         }
+
+
+def _epoch_ms(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise BadRequest(f"deadline_at {moment.isoformat()} has no time zone: give one, for example UTC")
+    return int(moment.timestamp() * 1_000)
 
 
 def _check(answer: Answered) -> Answered:
