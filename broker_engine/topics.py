@@ -42,6 +42,7 @@ class Topic(StrEnum):
     EVENTS = "events"
     TASK_DEFS = "task-defs"
     WORKFLOW_DEFS = "workflow-defs"
+    STOPS = "stops"
     NAMESPACE = "namespace"
     WORKERS = "workers"
     REPLIES = "replies"
@@ -116,6 +117,9 @@ CATALOGUE: Mapping[Topic, TopicSpec] = {
     Topic.EVENTS: TopicSpec(key="workflow id", value="TransitionEvent", config=_delete(30 * _DAY)),
     Topic.TASK_DEFS: TopicSpec(key="name", value="Definition", partitions=1, config=_COMPACT),
     Topic.WORKFLOW_DEFS: TopicSpec(key="name:version", value="Definition", partitions=1, config=_COMPACT),
+    Topic.STOPS: TopicSpec(
+        key="all, or the workflow or tenant that may not start", value="Definition", partitions=1, config=_COMPACT
+    ),
     Topic.NAMESPACE: TopicSpec(key="namespace", value="Namespace", partitions=1, config=_COMPACT),
     Topic.WORKERS: TopicSpec(
         key="worker id",

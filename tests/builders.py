@@ -37,6 +37,7 @@ from broker_engine.model.decision import Answer, Confirm, Decision, Delay, Outpu
 from broker_engine.model.definitions import TaskDef, WorkflowDef, WorkflowTask
 from broker_engine.model.state import Execution, TaskState, WorkflowState
 from broker_engine.model.status import ReasonCode, ReportStatus
+from broker_engine.model.stops import Stop, keys_against
 
 START_MS = 1_000_000
 #: Big enough for every default of the tests, small enough to be exceeded by a short text.
@@ -77,6 +78,7 @@ class Definitions:
 
     tasks: dict[str, TaskDef] = field(default_factory=dict)
     workflows: dict[tuple[str, int], WorkflowDef] = field(default_factory=dict)
+    stops: dict[str, Stop] = field(default_factory=dict)
 
     @classmethod
     def of(cls, *definitions: TaskDef | WorkflowDef) -> Definitions:
@@ -98,6 +100,12 @@ class Definitions:
 
     def workflow_versions(self, name: str) -> tuple[int, ...]:
         return tuple(sorted(version for known, version in self.workflows if known == name))
+
+    def stop(self, key: str) -> Stop | None:
+        return self.stops.get(key)
+
+    def stop_of(self, workflow: str, tenant: str | None) -> Stop | None:
+        return next((self.stops[key] for key in keys_against(workflow, tenant) if key in self.stops), None)
 
     def inline(self, document: bytes) -> WorkflowDef:
         return inline_definition(document, self.task_def)

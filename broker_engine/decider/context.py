@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from broker_engine.model.definitions import TaskDef, WorkflowDef
 from broker_engine.model.limits import DEFAULT_DOMAIN, MAX_PAYLOAD_BYTES
+from broker_engine.model.stops import Stop
 
 #: Remembered commands per workflow; beyond it new ones get 429 (none is evicted).
 MAX_REMEMBERED = 64
@@ -22,6 +23,11 @@ class Definitions(Protocol):
         """The snapshot (task definitions embedded) of a version, the newest when None."""
 
     def workflow_versions(self, name: str) -> tuple[int, ...]: ...
+
+    def stop_of(self, workflow: str, tenant: str | None) -> Stop | None:
+        """The stop that keeps such a workflow from starting."""
+
+    def stop(self, key: str) -> Stop | None: ...
 
     def inline(self, document: bytes) -> WorkflowDef:
         """The snapshot of a definition that comes with a start (definitions.inline_definition)."""

@@ -26,6 +26,7 @@ from broker_engine.decider.moves import Cause
 from broker_engine.decider.payload_schemas import payload_problem
 from broker_engine.errors import BadRequest, NotFound
 from broker_engine.model.commands import (
+    AllowStarts,
     AnyCommand,
     DeadlineReached,
     DelayDue,
@@ -37,6 +38,7 @@ from broker_engine.model.commands import (
     QueueReady,
     ReleaseWorkflow,
     StartWorkflow,
+    StopStarts,
     TaskReported,
     TaskStarted,
     TerminateWorkflow,
@@ -92,7 +94,16 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             ignored = _terminate(draft, command)
         case ReleaseWorkflow():
             ignored = _release(draft)
-        case StartWorkflow() | Tick() | PutTaskDef() | DeleteTaskDef() | PutWorkflowDef() | DeleteWorkflowDef():
+        case (
+            StartWorkflow()
+            | Tick()
+            | PutTaskDef()
+            | DeleteTaskDef()
+            | PutWorkflowDef()
+            | DeleteWorkflowDef()
+            | StopStarts()
+            | AllowStarts()
+        ):
             raise AssertionError(f"{type(command).__name__} is not decided here")
         case _:
             assert_never(command)
@@ -155,6 +166,10 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
         definition = _definition(command, context)
     except BadRequest as error:
         return _refused(existing, command, error.status, str(error))
+    stop = context.definitions.stop_of(definition.name, command.tenant)
+    if stop is not None:
+        because = f": {stop.reason}" if stop.reason else ""
+        return _refused(existing, command, 409, f"{stop.operator} has stopped {stop.about} from starting{because}")
     given = workflow_input(definition, command.input)
     if len(given) > context.max_payload_bytes:
         return _refused(existing, command, 413, _too_large("input", len(given), context))

@@ -15,15 +15,20 @@ from broker_engine.decider.definitions import parse_json, parse_task_def, parse_
 from broker_engine.decider.draft import reply
 from broker_engine.errors import BadRequest, Conflict, NotFound, PayloadTooLarge, Violation
 from broker_engine.model.commands import (
+    AllowStarts,
     DeleteTaskDef,
     DeleteWorkflowDef,
     PutTaskDef,
     PutWorkflowDef,
+    StopStarts,
 )
 from broker_engine.model.decision import Decision, Output, WriteDefinition
 from broker_engine.model.definitions import Json
 
-DefinitionCommand = PutTaskDef | DeleteTaskDef | PutWorkflowDef | DeleteWorkflowDef
+#: Bounds the record of a stop.
+MAX_STOP = 2_000
+
+DefinitionCommand = PutTaskDef | DeleteTaskDef | PutWorkflowDef | DeleteWorkflowDef | StopStarts | AllowStarts
 
 
 def decide_definition(command: DefinitionCommand, context: Context) -> Decision:
@@ -55,8 +60,21 @@ def _written(command: DefinitionCommand, context: Context) -> tuple[WriteDefinit
                 raise NotFound(f"there is no workflow definition {command.key} version {command.version}")
             key = workflow_def_key(command.key, command.version)
             return WriteDefinition(kind="workflow", key=key, document=None), key
+        case StopStarts():
+            return _stop(command, context), command.key
+        case AllowStarts():
+            if context.definitions.stop(command.key) is None:
+                raise NotFound(f"{command.key} is not stopped")
+            return WriteDefinition(kind="stop", key=command.key, document=None), command.key
         case _:
             assert_never(command)
+
+
+def _stop(command: StopStarts, context: Context) -> WriteDefinition:
+    if len(command.key) + len(command.reason or "") > MAX_STOP:
+        raise BadRequest(f"the name and the reason of a stop may have {MAX_STOP} characters together")
+    document = {"operator": command.operator, "sinceMs": context.now_ms, "reason": command.reason}
+    return WriteDefinition(kind="stop", key=command.key, document=orjson.dumps(document))
 
 
 def workflow_def_key(name: str, version: int) -> str:

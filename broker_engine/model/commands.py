@@ -158,6 +158,18 @@ class DeleteWorkflowDef(Command):
     version: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopStarts(Command):
+    """Refuse new workflows from now on; ``key`` says which (model.stops.stop_key). What runs goes on."""
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowStarts(Command):
+    """End such a stop."""
+
+
 #: The closed list of records on ``commands``, by the name stored in the record.
 AnyCommand = (
     StartWorkflow
@@ -173,4 +185,6 @@ AnyCommand = (
     | DeleteTaskDef
     | PutWorkflowDef
     | DeleteWorkflowDef
+    | StopStarts
+    | AllowStarts
 )

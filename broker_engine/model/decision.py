@@ -71,7 +71,7 @@ class Confirm:
 class WriteDefinition:
     """Store a definition (``document`` None: remove it)."""
 
-    #: ``task`` or ``workflow``.
+    #: ``task``, ``workflow`` or ``stop``.
     kind: str
     key: str
     document: bytes | None

@@ -13,6 +13,7 @@ from broker_engine.errors import BadRequest, DecodeError
 from broker_engine.log.ports import BEGINNING, FOLLOW_MS, Log, Record, TopicPartition
 from broker_engine.model.decision import WriteDefinition
 from broker_engine.model.definitions import TaskDef, WorkflowDef
+from broker_engine.model.stops import Stop, keys_against, read_stop
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.codecs import DEFINITION
 
@@ -34,18 +35,19 @@ class DefinitionView:
     def __init__(self, log: Log, namespace: Namespace) -> None:
         self._tasks_tp = TopicPartition(namespace.topic(Topic.TASK_DEFS), 0)
         self._workflows_tp = TopicPartition(namespace.topic(Topic.WORKFLOW_DEFS), 0)
+        stops_tp = TopicPartition(namespace.topic(Topic.STOPS), 0)
+        self._kinds = {self._tasks_tp.topic: "task", self._workflows_tp.topic: "workflow", stops_tp.topic: "stop"}
+        #: What has to be read before a batch with starts or registrations is decided.
+        self.partitions = (self._tasks_tp, self._workflows_tp, stops_tp)
         self._reader = log.reader(fetch_wait_ms=FOLLOW_MS)
-        self._reader.assign({self._tasks_tp: BEGINNING, self._workflows_tp: BEGINNING})
+        self._reader.assign(dict.fromkeys(self.partitions, BEGINNING))
+        self._stops: dict[str, bytes] = {}
         self._tasks: dict[str, bytes] = {}
         self._workflows: dict[str, dict[int, bytes]] = {}
         self._staged: list[tuple[WriteDefinition, bytes | None]] = []
         self._task_cache: dict[str, TaskDef] = {}
         self._snapshots: dict[tuple[str, int], WorkflowDef] = {}
         self._inline: dict[bytes, WorkflowDef] = {}
-
-    @property
-    def partitions(self) -> tuple[TopicPartition, ...]:
-        return (self._tasks_tp, self._workflows_tp)
 
     # --- decider.context.Definitions
 
@@ -81,6 +83,15 @@ class DefinitionView:
             self._inline[document] = found
         return found
 
+    def stop(self, key: str) -> Stop | None:
+        document = self._stops.get(key)
+        return None if document is None else read_stop(key, document)
+
+    def stop_of(self, workflow: str, tenant: str | None) -> Stop | None:
+        if not self._stops:
+            return None
+        return next((stop for key in keys_against(workflow, tenant) if (stop := self.stop(key)) is not None), None)
+
     # --- reading
 
     def catch_up(self, ends: Mapping[TopicPartition, int], timeout: float = CATCH_UP_SECONDS) -> bool:
@@ -113,7 +124,7 @@ class DefinitionView:
 
     def _apply(self, records: list[Record]) -> None:
         for record in records:
-            kind = "task" if record.topic == self._tasks_tp.topic else "workflow"
+            kind = self._kinds[record.topic]
             try:
                 document = DEFINITION.decode(record.value).document if record.value is not None else None
                 self._put(kind, (record.key or b"").decode(), document)
@@ -122,6 +133,8 @@ class DefinitionView:
 
     def _put(self, kind: str, key: str, document: bytes | None) -> bytes | None:
         """Store or remove; returns what was there before."""
+        if kind == "stop":
+            return _put(self._stops, key, document)
         self._snapshots.clear()
         self._inline.clear()
         if kind == "task":

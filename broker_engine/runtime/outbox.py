@@ -46,6 +46,7 @@ from broker_engine.wire.signing import Signer
 #: A record to be sent: topic, partition, key, value, headers. A plain tuple: nine are made for every workflow.
 OutRecord = tuple[str, int, bytes, bytes | None, Headers]
 _NONE: Headers = ()
+_DEFINITION_TOPICS = {"task": Topic.TASK_DEFS, "workflow": Topic.WORKFLOW_DEFS, "stop": Topic.STOPS}
 
 
 @dataclass(slots=True)
@@ -207,7 +208,7 @@ class Outbox:
         return (self._names[Topic.REPLIES], self._receiver_partition(receiver), receiver.encode(), value, _NONE)
 
     def _definition(self, output: WriteDefinition) -> OutRecord:
-        topic = self._names[Topic.TASK_DEFS if output.kind == "task" else Topic.WORKFLOW_DEFS]
+        topic = self._names[_DEFINITION_TOPICS[output.kind]]
         name, _, version = output.key.rpartition(":") if output.kind == "workflow" else (output.key, "", "1")
         value = (
             None

@@ -567,6 +567,8 @@ _NEEDS_DEFINITIONS = command_types_first_bytes(
     CommandType.DELETE_TASK_DEF,
     CommandType.PUT_WORKFLOW_DEF,
     CommandType.DELETE_WORKFLOW_DEF,
+    CommandType.STOP_STARTS,
+    CommandType.ALLOW_STARTS,
 )
 
 

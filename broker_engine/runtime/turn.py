@@ -15,16 +15,12 @@ import structlog
 from broker_engine.decider.context import Context
 from broker_engine.decider.deadlines import earliest_deadline_ms
 from broker_engine.decider.decide import decide, quarantine
-from broker_engine.decider.registry import decide_definition
+from broker_engine.decider.registry import DefinitionCommand, decide_definition
 from broker_engine.errors import DecodeError
 from broker_engine.log.ports import Record
 from broker_engine.model.commands import (
     AnyCommand,
     DeadlineReached,
-    DeleteTaskDef,
-    DeleteWorkflowDef,
-    PutTaskDef,
-    PutWorkflowDef,
     ReleaseWorkflow,
     StartWorkflow,
     TaskCommand,
@@ -157,7 +153,7 @@ class Turn:
             )
         else:
             context = self._context(partition, overlay)
-        if isinstance(command, PutTaskDef | DeleteTaskDef | PutWorkflowDef | DeleteWorkflowDef):
+        if isinstance(command, DefinitionCommand):
             return decide_definition(command, context)
         return decide(execution, command, context)
 

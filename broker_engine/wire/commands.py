@@ -7,6 +7,7 @@ from typing import Any
 
 from broker_engine.errors import DecodeError
 from broker_engine.model.commands import (
+    AllowStarts,
     AnyCommand,
     Command,
     DeadlineReached,
@@ -19,6 +20,7 @@ from broker_engine.model.commands import (
     QueueReady,
     ReleaseWorkflow,
     StartWorkflow,
+    StopStarts,
     TaskCommand,
     TaskReported,
     TaskStarted,
@@ -44,6 +46,8 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     DeleteTaskDef: CommandType.DELETE_TASK_DEF,
     PutWorkflowDef: CommandType.PUT_WORKFLOW_DEF,
     DeleteWorkflowDef: CommandType.DELETE_WORKFLOW_DEF,
+    StopStarts: CommandType.STOP_STARTS,
+    AllowStarts: CommandType.ALLOW_STARTS,
 }
 #: Commands that workers send under a token; a lease-less report (an operator finishing a task) is signed instead.
 WORKER_COMMANDS = frozenset({CommandType.TASK_STARTED, CommandType.TASK_REPORTED})
@@ -127,6 +131,8 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
         **common, document=_need(r.payload, "payload"), overwrite=r.overwrite
     ),
     CommandType.DELETE_WORKFLOW_DEF: lambda r, common: DeleteWorkflowDef(**common, version=_need(r.version, "version")),
+    CommandType.STOP_STARTS: lambda r, common: StopStarts(**common, reason=r.reason),
+    CommandType.ALLOW_STARTS: lambda _, common: AllowStarts(**common),
 }
 
 
@@ -229,7 +235,7 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             }
         case DelayDue():
             return {"due_at_ms": command.due_at_ms}
-        case TerminateWorkflow():
+        case TerminateWorkflow() | StopStarts():
             return {"reason": command.reason}
         case PutTaskDef():
             return {"payload": command.document, "overwrite": command.is_update}

@@ -19,6 +19,7 @@ from broker_engine.errors import BadRequest, NoAnswer, NotFound, PayloadTooLarge
 from broker_engine.log.namespaces import open_existing
 from broker_engine.log.ports import Log
 from broker_engine.model.commands import (
+    AllowStarts,
     DeleteTaskDef,
     DeleteWorkflowDef,
     IdempotencyStrategy,
@@ -26,10 +27,12 @@ from broker_engine.model.commands import (
     PutWorkflowDef,
     ReleaseWorkflow,
     StartWorkflow,
+    StopStarts,
     TerminateWorkflow,
 )
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
 from broker_engine.model.state import WorkflowState
+from broker_engine.model.stops import Stop, read_stop, stop_key
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.signing import Signer
 from broker_engine.worker.replies import Answered, Courier, raise_for
@@ -133,6 +136,29 @@ class Client:
         """All workflow definitions by ``name:version``."""
         found = self._views.definitions(Topic.WORKFLOW_DEFS)
         return {key: _shown(definition.document) for key, definition in found.items()}
+
+    # --- stops
+
+    def stop_starts(self, *, workflow: str | None = None, tenant: str | None = None, reason: str | None = None) -> Stop:
+        """Refuse new workflows of a definition, of a tenant, or (neither given) altogether. What runs goes on."""
+        _one_of(workflow, tenant)
+        key = stop_key(workflow=workflow, tenant=tenant)
+        _check(self._courier.ask(StopStarts(key=key, reason=reason, **self._common()), self._timeout))
+        return self.stops()[key]
+
+    def allow_starts(self, *, workflow: str | None = None, tenant: str | None = None) -> None:
+        """End a stop.
+
+        Raises:
+            NotFound: there is no such stop.
+        """
+        _one_of(workflow, tenant)
+        key = stop_key(workflow=workflow, tenant=tenant)
+        _check(self._courier.ask(AllowStarts(key=key, **self._common()), self._timeout))
+
+    def stops(self) -> dict[str, Stop]:
+        """The stops in force, by key."""
+        return {key: read_stop(key, found.document) for key, found in self._views.definitions(Topic.STOPS).items()}
 
     # --- workflows
 
@@ -285,6 +311,11 @@ class Client:
             "reply_to": self._courier.client_id if wants_answer else None,
             "operator": self.operator,
         }
+
+
+def _one_of(workflow: str | None, tenant: str | None) -> None:
+    if workflow is not None and tenant is not None:
+        raise BadRequest("a stop is about a workflow or a tenant: give one of them, or none for everything")
 
 
 def _epoch_ms(moment: datetime) -> int:
