@@ -143,6 +143,11 @@ CATALOGUE: Mapping[Topic, TopicSpec] = {
     ),
 }
 
+#: Starts by tenant: in a lane of its own, one tenant's flood holds nobody else up. Fixed: a start's lane must be found
+#: by every client and every decider.
+START_LANES = 8
+STARTS_SPEC = TopicSpec(key="workflow id", value="Command", config=_delete(COMMANDS_RETENTION_MS) | _LOG_TIME)
+
 SCHEDULE_SPEC = TopicSpec(key="task id", value="ScheduledTask", config=_delete(SCHEDULE_RETENTION_MS) | _LOG_TIME)
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,59}")
@@ -161,6 +166,11 @@ def tier_for(rest_ms: int) -> str:
     """The largest tier that fits into the rest of a delay (the last hop below the smallest)."""
     fitting = [name for name, tier_ms in DELAY_TIERS.items() if tier_ms <= max(rest_ms, 0)]
     return fitting[-1]
+
+
+def lane_of(tenant: str | None) -> int:
+    """The lane in which a tenant's starts wait."""
+    return partition_of(tenant or "", START_LANES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +221,13 @@ class Namespace:
         domain, _, task_type = topic[len(prefix) :].partition(".")
         return decode_name(domain), decode_name(task_type)
 
+    def starts(self, lane: int) -> str:
+        return f"{self.name}.starts.{lane}"
+
+    def start_lanes(self) -> dict[str, int]:
+        """The lane of each topic of starts."""
+        return {self.starts(lane): lane for lane in range(START_LANES)}
+
     def delay(self, tier: str) -> str:
         return f"{self.name}.delay.{tier}"
 
@@ -230,6 +247,7 @@ class Namespace:
     def fixed_topics(self) -> dict[str, TopicSpec]:
         """Every topic that must exist before a role starts, by full name."""
         fixed = {self.topic(topic): spec for topic, spec in CATALOGUE.items()}
+        fixed |= dict.fromkeys(self.start_lanes(), STARTS_SPEC)
         return fixed | {self.delay(tier): delay_spec(tier) for tier in DELAY_TIERS}
 
 
@@ -237,6 +255,7 @@ def markdown_table() -> str:
     """The catalogue as it stands in the README (a test compares them)."""
     rows = ["| topic | key | value | partitions | policy |", "|---|---|---|---|---|"]
     specs: list[tuple[str, TopicSpec]] = [(f"<ns>.{topic.value}", spec) for topic, spec in CATALOGUE.items()]
+    specs += [(f"<ns>.starts.<0 to {START_LANES - 1}>", STARTS_SPEC)]
     specs += [("<ns>.schedule.<domain>.<task type>", SCHEDULE_SPEC)]
     specs += [(f"<ns>.delay.<{', '.join(DELAY_TIERS)}>", delay_spec(LAST_HOP))]
     for name, spec in specs:

@@ -150,8 +150,8 @@ def _unknown(command: AnyCommand) -> Decision:
 
 
 def _start(existing: Execution | None, command: StartWorkflow, context: Context) -> Decision:
-    if command.expires_at_ms and command.expires_at_ms <= context.now_ms:
-        return _refused(existing, command, 409, "the command expired before it was read; send it again")
+    if command.expires_at_ms and command.expires_at_ms <= command.at_ms:  # waiting in its lane does not count
+        return _refused(existing, command, 409, "the command expired before it reached the log; send it again")
     refusal = _refusal(command, context)
     if refusal is not None:
         return _refused(existing, command, *refusal)

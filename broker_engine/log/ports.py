@@ -207,9 +207,13 @@ class GroupReader(Reader, Protocol):
     """A member of a consumer group. Subscribes to ONE topic: with two, partition p of each went to different members
     (8 of 8). ``assign`` is not used on it."""
 
-    def subscribe(self, topic: str, listener: RebalanceListener | None = None) -> None:
+    def subscribe(self, topic: str, listener: RebalanceListener | None = None, companions: Sequence[str] = ()) -> None:
         """Join the group for this topic. With a listener, newly assigned partitions start paused; without one they
-        start at the committed offset (or the beginning) at once."""
+        start at the committed offset (or the beginning) at once.
+
+        Partition p of each companion topic comes and goes with partition p of the topic; the listener hears of the
+        topic's own partitions only.
+        """
 
     def assignment(self) -> frozenset[TopicPartition]:
         """What this member holds now."""

@@ -99,3 +99,20 @@ class LazyCommits(PromptCommits):
 
     def close(self) -> None:
         self._write = None
+
+
+class LateCommits(PromptCommits):
+    """Writes at once and is done only when it is asked for the second time: the outcome becomes known while the loop
+    reads on, for tests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked = False
+
+    def submit(self, write: Callable[[], None]) -> None:
+        self._asked = False
+        super().submit(write)
+
+    def is_done(self) -> bool:
+        asked, self._asked = self._asked, True
+        return asked and super().is_done()

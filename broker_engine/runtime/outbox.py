@@ -6,7 +6,7 @@ bounded before), so it quarantines the workflow instead of failing the transacti
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import assert_never
@@ -36,6 +36,7 @@ from broker_engine.wire.records import (
     DefinitionSnapshot,
     DelayedCommand,
     Idempotency,
+    LanePosition,
     Reply,
     ScheduledTask,
     StartVerdict,
@@ -70,6 +71,7 @@ class Outbox:
         self._signer = signer
         self._namespace = namespace
         self._names = {topic: namespace.topic(topic) for topic in Topic}
+        self._lanes = namespace.start_lanes()
         self._schedules: dict[tuple[str, str], str] = {}
 
     def add(self, batch: Batch, decision: Decision, command: AnyCommand, partition: int) -> None:
@@ -137,8 +139,9 @@ class Outbox:
             _NONE,
         )
 
-    def checkpoint(self, partition: int, offset: int, log_time_ms: int) -> OutRecord:
-        value = codecs.CHECKPOINT.encode(Checkpoint(partition, offset, log_time_ms))
+    def checkpoint(self, partition: int, offset: int, log_time_ms: int, starts: Mapping[str, int]) -> OutRecord:
+        lanes = tuple(LanePosition(self._lanes[topic], at) for topic, at in sorted(starts.items()))
+        value = codecs.CHECKPOINT.encode(Checkpoint(partition, offset, log_time_ms, lanes))
         return (self._names[Topic.CHECKPOINTS], partition, str(partition).encode(), value, _NONE)
 
     def verdicts(self, batch: Batch) -> Iterable[OutRecord]:

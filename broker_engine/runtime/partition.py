@@ -46,6 +46,8 @@ class Partition:
     idempotency: dict[str, Idempotency] = field(default_factory=dict)
     #: The next offset of ``commands`` to be decided.
     position: int = 0
+    #: The next offset of each lane of starts to be decided, by topic.
+    starts: dict[str, int] = field(default_factory=dict)
     #: The largest LogAppendTime read; deadlines are measured by it.
     log_time_ms: int = 0
     #: Log time of the last checkpoint record.

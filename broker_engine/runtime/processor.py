@@ -34,6 +34,7 @@ from broker_engine.errors import (
 )
 from broker_engine.log.ports import (
     FOLLOW_MS,
+    CommittedOffset,
     Group,
     GroupReader,
     Isolation,
@@ -45,6 +46,7 @@ from broker_engine.log.ports import (
 from broker_engine.runtime.clock import BrokerClock, Clock, wall_clock_ms
 from broker_engine.runtime.commits import Commits, ThreadedCommits
 from broker_engine.runtime.definitions import DefinitionView
+from broker_engine.runtime.lanes import MAX_STARTS, Lanes
 from broker_engine.runtime.outbox import Outbox
 from broker_engine.runtime.ownership import Mark
 from broker_engine.runtime.partition import Partition, waiting_for_topic
@@ -209,6 +211,9 @@ class Session:
         self._log, self._namespace, self._settings = processor._log, processor._namespace, processor._settings
         self._slot = self._settings.slot
         self._commands = self._namespace.topic(Topic.COMMANDS)
+        self._lanes = Lanes(self._namespace.start_lanes())
+        #: Partitions that were set back since the last read.
+        self._rewound: set[int] = set()
         signer = Signer(self._settings.key)
         self._writer = self._new_writer()
         self._has_claimed = False
@@ -232,6 +237,8 @@ class Session:
             grace_ms=self._settings.session_timeout_ms,
             environment=self._settings.environment(),
             max_payload_bytes=self._settings.max_payload_bytes,
+            lanes=self._lanes.topics,
+            starts_are_read=self._starts_are_read,
         )
         self._clock = BrokerClock(processor._clock)
         self._ticker = Ticker(self._log, self._namespace, signer, self._clock)
@@ -280,13 +287,13 @@ class Session:
             session_timeout_ms=self._settings.session_timeout_ms,
             fetch_wait_ms=FOLLOW_MS,
         )
-        self._reader.subscribe(self._commands, self)
+        self._reader.subscribe(self._commands, self, companions=tuple(self._lanes.topics))
 
     def step(self) -> None:
         """One round of the loop: at most one turn."""
         assert self._reader is not None, "join comes first"
         self._activate()
-        records = self._reader.read(self._settings.batch_records, self._wait())
+        records = self._read()
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -300,6 +307,33 @@ class Session:
             self._settle()
         self._ticker.serve(self._partitions.values())
 
+    def _read(self) -> list[Record]:
+        """The next batch: commands as they come, and starts by budget while there is room beside them."""
+        reader, lanes = self._reader, self._lanes
+        assert reader is not None
+        limit = self._settings.batch_records
+        self._rewound.clear()
+        found = reader.read(limit, 0.0 if lanes else self._wait())
+        if self._rewound:  # a group callback of this very call settled a turn that had failed
+            numbers = set(self._rewound)
+            found = [record for record in found if record.partition not in numbers]
+            self._rewind(numbers)
+        records = lanes.sort(found)
+        if lanes:
+            records = records + lanes.take(min(MAX_STARTS, limit - len(records)))
+            if full := lanes.to_pause():
+                reader.pause(full)
+        if ready := lanes.to_resume():
+            reader.resume(ready)
+        return records
+
+    def _starts_are_read(self, number: int, decided: Mapping[str, int]) -> bool:
+        tps = self._lanes.of(number)
+        if self._lanes.waits(tps):
+            return False
+        ends = self._admin.end_offsets(tps, Isolation.UNCOMMITTED)
+        return all(decided.get(tp.topic, 0) >= end for tp, end in ends.items())
+
     def _wait(self) -> float:
         due_ms = self._ticker.next_due_ms(self._partitions.values())
         if due_ms is None:
@@ -312,7 +346,7 @@ class Session:
         deadline = self._monotonic() + LINGER_SECONDS
         assert self._reader is not None
         while (rest := deadline - self._monotonic()) > 0:
-            more = self._reader.read(self._settings.batch_records - len(records), rest)
+            more = self._lanes.sort(self._reader.read(self._settings.batch_records - len(records), rest))
             records = records + more
             if (more and not _all(more, _TASK_STARTED)) or len(records) >= self._settings.batch_records:
                 break
@@ -321,8 +355,10 @@ class Session:
     def _turn(self, records: list[Record]) -> None:
         """Decide a batch on top of the one that is being committed, then hand it over."""
         pending = self._pending
-        if self._commits.is_done() or (pending is not None and pending.has_definitions):
-            self._settle()
+        if (self._commits.is_done() or (pending is not None and pending.has_definitions)) and not self._settle():
+            # What was just read stands behind what is to be read again.
+            self._rewind({record.partition for record in records})
+            return
         turn = Turn(self._setting, self._partitions, self._pending)
         try:
             if _any(records, _NEEDS_DEFINITIONS):
@@ -347,8 +383,9 @@ class Session:
         self._pending = turn
         self._commits.submit(lambda: self._write(turn, group))
 
-    def _settle(self, on_top: Turn | None = None) -> None:
-        """Wait for the commit that is under way and merge its turn; a failed one takes the turn on top with it.
+    def _settle(self, on_top: Turn | None = None) -> bool:
+        """Wait for the commit that is under way and merge its turn; a failed one takes the turn on top with it, and
+        everything read behind it has to be read again (False).
 
         Raises:
             LogError: everything must be rebuilt.
@@ -356,7 +393,7 @@ class Session:
         """
         pending, self._pending = self._pending, None
         if pending is None:
-            return
+            return True
         try:
             self._commits.outcome()
         except LogError as error:
@@ -371,8 +408,9 @@ class Session:
             _log.warning("processor.aborted", error=str(error))
             self._writer.abort()
             self._rewind(numbers)
-            return
+            return False
         self._count(pending)
+        return True
 
     def _count(self, turn: Turn) -> None:
         turn.merge()
@@ -394,6 +432,11 @@ class Session:
                 self._slot, False, overlay.position, overlay.log_time_ms
             ).commit()
             for number, overlay in turn.overlays.items()
+        }
+        offsets |= {
+            TopicPartition(topic, number): CommittedOffset(overlay.starts[topic])
+            for number, overlay in turn.overlays.items()
+            for topic in overlay.moved
         }
         if self._monotonic() - self._committed_at < BACK_TO_BACK_SECONDS:
             writer.begin(offsets, group)
@@ -425,8 +468,15 @@ class Session:
     def _rewind(self, numbers: Iterable[int]) -> None:
         assert self._reader is not None
         for number in numbers:
-            if number in self._partitions:
-                self._reader.seek(TopicPartition(self._commands, number), self._partitions[number].position)
+            partition = self._partitions.get(number)
+            self._rewound.add(number)
+            if partition is not None:
+                self._reader.seek(TopicPartition(self._commands, number), partition.position)
+                self._lanes.drop(number)
+                lanes = self._lanes.of(number)
+                for tp in lanes:
+                    self._reader.seek(tp, partition.starts[tp.topic])
+                self._reader.resume(lanes)
 
     # --- taking over and handing back
 
@@ -473,6 +523,7 @@ class Session:
         if pending is not None and not pending.cancel():
             pending.add_done_callback(_close_result)
         partition = self._partitions.pop(number, None)
+        self._lanes.drop(number)
         self._owner.active = frozenset(self._partitions)
         return partition
 
@@ -516,7 +567,10 @@ class Session:
         self._partitions[partition.number] = partition
         self._owner.active = frozenset(self._partitions)
         self._reader.seek(tp, partition.position)
-        self._reader.resume([tp])
+        lanes = self._lanes.of(partition.number)
+        for lane in lanes:
+            self._reader.seek(lane, partition.starts[lane.topic])
+        self._reader.resume([tp, *lanes])
         for domain, task_type, workflow_id, reference, task_id in waiting_for_topic(partition.live.values()):
             self._queues.request(domain, task_type, (workflow_id, reference, task_id))
         _log.info("takeover.done", partition=partition.number, position=partition.position)

@@ -8,7 +8,7 @@ returned (seen in 61 of 300), and every compacted topic is read to that point be
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import orjson
@@ -54,8 +54,8 @@ class Restorer:
         self._ended_at: dict[bytes, int] = {}
         self._tasks: dict[bytes, bytes] = {}
 
-    def run(self, committed: CommittedOffset | None) -> Partition:
-        """The restored partition, positioned at the committed offset.
+    def run(self, offsets: Mapping[TopicPartition, CommittedOffset | None]) -> Partition:
+        """The restored partition, positioned at the committed offsets of commands and starts.
 
         Raises:
             UnsafeSettings: committed offset and state disagree, or the log no longer reaches back far enough.
@@ -68,7 +68,8 @@ class Restorer:
         try:
             ends = admin.end_offsets(tps.values(), Isolation.UNCOMMITTED)
             commands = TopicPartition(self._namespace.topic(Topic.COMMANDS), self._number)
-            begins = admin.begin_offsets([commands, events])
+            committed = offsets.get(commands)
+            begins = admin.begin_offsets([commands, events, *offsets])
             events_end = admin.end_offsets([events], Isolation.COMMITTED)[events]
         finally:
             admin.close()
@@ -81,6 +82,12 @@ class Restorer:
             if mark is None:
                 mark = self._recorded(events, begins[events], events_end) or Mark("", True, begins[commands], 0)
             self._position(committed, mark, begins[commands])
+            lanes, known = self._namespace.start_lanes(), dict(self._checkpoint.starts)
+            self._partition.starts = {
+                tp.topic: max(found.offset if found is not None else known.get(lanes[tp.topic], 0), begins[tp])
+                for tp, found in offsets.items()
+                if tp != commands
+            }
         except BaseException:
             self._partition.close()
             raise
@@ -180,7 +187,7 @@ class Restorer:
         while end > first:
             for record in self._between(events, max(end - step, first), end):
                 event = EVENT.decode(record.value)
-                position = max(position, event.offset + 1)
+                position = max(position, event.offset + 1)  # a start's is -1: it stands in a lane
                 log_time_ms = max(log_time_ms, event.at_ms)
             if position > checkpoint.offset or end - step <= first:
                 break

@@ -10,7 +10,7 @@ its next transaction fails by the group generation that every transaction carrie
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -58,7 +58,8 @@ class Takeover:
         admin = self._log.admin()
         try:
             self._fence_previous(admin)
-            committed = self._committed(admin)
+            lanes = [TopicPartition(topic, self._number) for topic in self._namespace.start_lanes()]
+            committed = self._committed(admin, [self._tp, *lanes])
         finally:
             admin.close()
         return Restorer(self._log, self._namespace, self._number, self._folder, self._stopping).run(committed)
@@ -81,11 +82,13 @@ class Takeover:
             writer.close()
         _log.warning("takeover.fenced", partition=self._number, previous_slot=previous)
 
-    def _committed(self, admin: Admin) -> CommittedOffset | None:
+    def _committed(
+        self, admin: Admin, partitions: list[TopicPartition]
+    ) -> Mapping[TopicPartition, CommittedOffset | None]:
         deadline = time.monotonic() + _STABLE_SECONDS
         while True:
             try:
-                return admin.committed(self._namespace.engine_group, [self._tp], require_stable=True)[self._tp]
+                return admin.committed(self._namespace.engine_group, partitions, require_stable=True)
             except Retriable:
                 if self._stopping() or time.monotonic() > deadline:
                     raise

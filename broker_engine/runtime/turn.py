@@ -6,7 +6,7 @@ forgetting the turn is all that an abort needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 
 import orjson
@@ -57,6 +57,10 @@ class Setting:
     grace_ms: int
     environment: Mapping[str, str]
     max_payload_bytes: int
+    #: Topics of starts.
+    lanes: Container[str]
+    #: Whether every start of a partition that stands on the log is decided, given how far this turn is.
+    starts_are_read: Callable[[int, Mapping[str, int]], bool]
 
 
 @dataclass(slots=True)
@@ -64,6 +68,7 @@ class Overlay:
     """The changes of one partition in one turn."""
 
     position: int
+    starts: dict[str, int]
     #: Log time of the partition's last checkpoint.
     checkpoint_ms: int
     #: The partition's clocks before the turn, to go back to when it is abandoned: a second pass over the same records
@@ -71,6 +76,8 @@ class Overlay:
     clocks: Clocks
     #: Log time after the turn.
     log_time_ms: int = 0
+    #: Topics of starts that this turn has read on.
+    moved: set[str] = field(default_factory=set)
     context: Context | None = None
     executions: dict[str, Execution] = field(default_factory=dict)
     snapshots: dict[str, WorkflowDef] = field(default_factory=dict)
@@ -101,6 +108,9 @@ class Turn:
         if partition is None:
             return
         overlay = self._overlay(partition)
+        if record.topic in self._setting.lanes:
+            self._take_start(partition, overlay, record)
+            return
         if record.offset < overlay.position:
             return  # read again after a rewind
         overlay.position = record.offset + 1
@@ -108,13 +118,26 @@ class Turn:
         self._decide_record(partition, overlay, record)
         self._deadlines(partition, overlay, record)
 
+    def _take_start(self, partition: Partition, overlay: Overlay, record: Record) -> None:
+        """Decide a start of a lane. Log time stays what ``commands`` say; the start's own moment may be later."""
+        if record.offset < overlay.starts.get(record.topic, 0):
+            return  # read again after a rewind
+        overlay.starts[record.topic] = record.offset + 1
+        overlay.moved.add(record.topic)
+        self._decide_record(partition, overlay, record)
+
     def _decide_record(self, partition: Partition, overlay: Overlay, record: Record) -> None:
+        is_start = record.topic in self._setting.lanes
+        now_ms = max(partition.log_time_ms, record.timestamp_ms) if is_start else partition.log_time_ms
         try:
-            command = decode_command(
-                record.value, self._setting.signer, at_ms=partition.log_time_ms, offset=record.offset
-            )
+            # An offset on a lane is no place on `commands`.
+            offset = -1 if is_start else record.offset
+            at_ms = record.timestamp_ms if is_start else now_ms
+            command = decode_command(record.value, self._setting.signer, at_ms=at_ms, offset=offset)
             if record.key != command.key.encode():
                 raise DecodeError(f"the record's key {record.key!r} is not the command's, {command.key!r}")
+            if is_start and not isinstance(command, StartWorkflow):
+                raise DecodeError("only starts may stand on the topics of starts")
         except DecodeError as error:
             self._dead_letter(record, str(error))
             return
@@ -126,12 +149,16 @@ class Turn:
         if execution is None and self._setting.partition_of(command.key, self._setting.partitions) != partition.number:
             self._dead_letter(record, f"key {command.key!r} does not belong to partition {partition.number}")
             return
+        if execution is None and self._may_be_early(partition, overlay, command, now_ms):
+            again = (record.topic, record.partition, record.key or b"", record.value, ())
+            self.batch.records.append(again)
+            return
         if execution is not None and execution.workflow.quarantine and not isinstance(command, ReleaseWorkflow):
             self._dead_letter(record, f"workflow in quarantine: {execution.workflow.quarantine}")
             return
         self.decided += 1
         try:
-            decision = self._decision(partition, overlay, execution, command, record)
+            decision = self._decision(partition, overlay, execution, command, record, now_ms)
             self._setting.outbox.add(self.batch, decision, command, partition.number)
             self._apply(partition, overlay, execution, decision, command)
         except Exception as error:  # any fault of a decision concerns its workflow alone; the partition goes on
@@ -144,26 +171,34 @@ class Turn:
         execution: Execution | None,
         command: AnyCommand,
         record: Record,
+        now_ms: int,
     ) -> Decision:
         if execution is None and isinstance(command, StartWorkflow):
             entry = self._idempotency(overlay, partition, command.key)
             retired_run = entry.run if entry else None
-            context = self._context(partition, overlay)._replace(
+            context = self._context(overlay, now_ms)._replace(
                 position=f"{record.topic}/{record.partition}/{record.offset}", retired_run=retired_run
             )
         else:
-            context = self._context(partition, overlay)
+            context = self._context(overlay, now_ms)
         if isinstance(command, DefinitionCommand):
             return decide_definition(command, context)
         return decide(execution, command, context)
 
-    def _context(self, partition: Partition, overlay: Overlay) -> Context:
+    def _may_be_early(self, partition: Partition, overlay: Overlay, command: AnyCommand, now_ms: int) -> bool:
+        """Whether a client's command may be about a workflow whose start waits in its lane: it is put behind the others
+        and looked at again, until that is known or the command expires."""
+        if command.command_id is None or isinstance(command, StartWorkflow | DefinitionCommand):
+            return False
+        return command.expires_at_ms > now_ms and not self._setting.starts_are_read(partition.number, overlay.starts)
+
+    def _context(self, overlay: Overlay, now_ms: int) -> Context:
         """The surroundings at this log time; most records of a batch share it."""
         context = overlay.context
-        if context is None or context.now_ms != partition.log_time_ms:
+        if context is None or context.now_ms != now_ms:
             setting = self._setting
             context = overlay.context = Context(
-                now_ms=partition.log_time_ms,
+                now_ms=now_ms,
                 position="",
                 definitions=setting.definitions,
                 queues=setting.queues,
@@ -215,7 +250,7 @@ class Turn:
                 continue
             command = DeadlineReached(key=workflow_id, at_ms=partition.log_time_ms, offset=record.offset)
             try:
-                decision = decide(execution, command, self._context(partition, overlay))
+                decision = decide(execution, command, self._context(overlay, command.at_ms))
                 self._setting.outbox.add(self.batch, decision, command, partition.number)
                 self._apply(partition, overlay, execution, decision, command)
             except Exception as error:  # as for commands
@@ -249,7 +284,7 @@ class Turn:
         overlay = self.overlays.get(partition.number)
         if overlay is None:
             base = self._below(partition) or partition
-            overlay = Overlay(base.position, base.checkpoint_ms, partition.clocks())
+            overlay = Overlay(base.position, dict(base.starts), base.checkpoint_ms, partition.clocks())
             self.overlays[partition.number] = overlay
         return overlay
 
@@ -281,8 +316,9 @@ class Turn:
             overlay.log_time_ms = self._partitions[number].log_time_ms
             if overlay.log_time_ms - overlay.checkpoint_ms >= CHECKPOINT_EVERY_MS:
                 overlay.checkpoint_ms = overlay.log_time_ms
-                checkpoint = self._setting.outbox.checkpoint(number, overlay.position, overlay.log_time_ms)
-                self.batch.records.append(checkpoint)
+                self.batch.records.append(
+                    self._setting.outbox.checkpoint(number, overlay.position, overlay.log_time_ms, overlay.starts)
+                )
 
     def merge(self) -> None:
         """The transaction is committed: what was decided is the state now."""
@@ -293,6 +329,7 @@ class Turn:
             if partition is None:
                 continue  # lost meanwhile
             partition.position = overlay.position
+            partition.starts = overlay.starts
             partition.checkpoint_ms = overlay.checkpoint_ms
             partition.snapshots.update(overlay.snapshots)
             partition.idempotency.update(overlay.idempotency)

@@ -27,7 +27,7 @@ from broker_engine.testing.clock import FakeClock
 from broker_engine.testing.node import Node
 from broker_engine.testing.steps import SteppedLog
 from broker_engine.testing.worker import Behaviour, Handler, SteppedWorker
-from broker_engine.topics import DELAY_TIERS, Namespace, Topic, partition_of
+from broker_engine.topics import DELAY_TIERS, Namespace, Topic, lane_of, partition_of
 from broker_engine.wire.codecs import REPLY
 from broker_engine.wire.commands import encode_command
 from broker_engine.wire.records import ScheduledTask
@@ -187,12 +187,15 @@ class Engine:
             command.key.encode(),
             encode_command(command, self.signer),
             partition_of(command.key, self.partitions) if partition is None else partition,
+            self.namespace.starts(lane_of(command.tenant)) if isinstance(command, StartWorkflow) else None,
         )
 
-    def send_bytes(self, key: bytes | None, value: bytes | None, partition: int = 0) -> Delivery:
-        """Put anything on the log of commands."""
+    def send_bytes(
+        self, key: bytes | None, value: bytes | None, partition: int = 0, topic: str | None = None
+    ) -> Delivery:
+        """Put anything on the log of commands, or on another topic."""
         deliveries: list[Delivery] = []
-        topic = self.namespace.topic(Topic.COMMANDS)
+        topic = topic or self.namespace.topic(Topic.COMMANDS)
         self._writer.send(topic, partition, key, value, on_delivery=deliveries.append)
         self._writer.poll()
         return deliveries[0]

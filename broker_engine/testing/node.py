@@ -51,7 +51,7 @@ class Node:
         }
         self._settings = Settings.model_validate(values)
         self._jobs: list[Deferred] = []
-        #: PromptCommits: a turn is committed before the next; LazyCommits: as late as can be.
+        #: When a turn is committed and when that is known (runtime.commits).
         self._commits = commits
         self.processor: Processor
         self.session: Session | None = None

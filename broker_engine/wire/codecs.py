@@ -17,6 +17,7 @@ from broker_engine.wire.records import (
     DefinitionSnapshot,
     DelayedCommand,
     Idempotency,
+    LanePosition,
     NamespaceRecord,
     Reply,
     ScheduledTask,
@@ -93,7 +94,7 @@ DELAYED_COMMAND = Codec(DelayedCommand, "delayed-command")
 REPLY = Codec(Reply, "reply", {"verdicts": StartVerdict})
 SNAPSHOT = Codec(DefinitionSnapshot, "definition-snapshot")
 IDEMPOTENCY = Codec(Idempotency, "idempotency")
-CHECKPOINT = Codec(Checkpoint, "checkpoint")
+CHECKPOINT = Codec(Checkpoint, "checkpoint", {"starts": LanePosition})
 DEFINITION = Codec(Definition, "definition")
 NAMESPACE = Codec(NamespaceRecord, "namespace")
 PRESENCE = Codec(WorkerPresence, "worker-presence")

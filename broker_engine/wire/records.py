@@ -159,12 +159,20 @@ class Idempotency(NamedTuple):
     created_at_ms: int
 
 
+class LanePosition(NamedTuple):
+    """How far one lane of starts was decided."""
+
+    lane: int
+    offset: int
+
+
 class Checkpoint(NamedTuple):
     """How far a partition of ``commands`` was decided, and its log time then."""
 
     partition: int
     offset: int
     log_time_ms: int
+    starts: tuple[LanePosition, ...] = ()
 
 
 class Definition(NamedTuple):

@@ -22,8 +22,8 @@ from broker_engine.errors import (
     TooManyRequests,
 )
 from broker_engine.log.ports import END, FOLLOW_MS, Delivery, Log, TopicPartition
-from broker_engine.model.commands import AnyCommand
-from broker_engine.topics import Namespace, Topic
+from broker_engine.model.commands import AnyCommand, StartWorkflow
+from broker_engine.topics import Namespace, Topic, lane_of
 from broker_engine.wire.codecs import REPLY
 from broker_engine.wire.commands import encode_command
 from broker_engine.wire.kinds import ReplyKind
@@ -59,6 +59,7 @@ class Courier:
         self._partitions = partitions
         self._partition_of = log.partition_of
         self._signer = signer
+        self._namespace = namespace
         self._commands = namespace.topic(Topic.COMMANDS)
         self._writer = log.writer(client_id=client_id, linger_ms=LINGER_MS)
         self._reader = log.reader(fetch_wait_ms=FOLLOW_MS)
@@ -89,10 +90,13 @@ class Courier:
             else:
                 future.set_result(Answered(202, command.key))
 
+        topic = self._commands
+        if isinstance(command, StartWorkflow):
+            topic = self._namespace.starts(lane_of(command.tenant))
         partition = self._partition_of(command.key, self._partitions)
         value = encode_command(command, self._signer)
         try:
-            self._writer.send(self._commands, partition, command.key.encode(), value, on_delivery=delivered)
+            self._writer.send(topic, partition, command.key.encode(), value, on_delivery=delivered)
         except LogError:
             self._waiting.pop(command_id, None)
             raise

@@ -102,10 +102,11 @@ class Bench:
         *,
         client_id: str = "a",
         listener: Listener | None = None,
+        companions: Sequence[str] = (),
     ) -> GroupReader:
         member = self.log.group_reader(group, client_id=client_id)
         self._closing.append(member)
-        member.subscribe(topic, listener)
+        member.subscribe(topic, listener, companions)
         return member
 
     def sole_member(self, topic: str, group: str | None = None) -> GroupReader:

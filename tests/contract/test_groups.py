@@ -186,3 +186,43 @@ def test_commit_while_closing_succeeds(bench: Bench) -> None:
     member.close()
 
     assert bench.admin.committed(group, [tp], require_stable=True) == {tp: CommittedOffset(4, "released")}
+
+
+def test_companion_partitions_come_and_go_with_the_topics_own(bench: Bench) -> None:
+    """Subscribed to, partition p of two topics would go to different members."""
+    topic, beside, listener = bench.topic(partitions=4), bench.topic(partitions=4), Listener()
+    bench.write(beside, b"early")
+    group = bench.name()
+    first = bench.member(topic, group, client_id="a", listener=listener, companions=[beside])
+    settle(bench, [first], 8)
+    assert listener.events == [("assigned", all_of(topic, 4))]
+    assert bench.nothing_comes(first), "companions start paused, too"
+
+    second = bench.member(topic, group, client_id="b", listener=Listener(), companions=[beside])
+    settle(bench, [first, second], 8)
+
+    for member in (first, second):
+        held = member.assignment()
+        assert {tp.partition for tp in held if tp.topic == topic} == {tp.partition for tp in held if tp.topic == beside}
+    (revoked,) = [partitions for name, partitions in listener.events if name == "revoked"]
+    assert {tp.topic for tp in revoked} == {topic}
+    theirs = sorted({tp.partition for tp in second.assignment()})
+    for number in theirs:
+        bench.write(beside, b"late %d" % number, partition=number)
+    second.resume(second.assignment())
+    found = {r.value for r in bench.take(second, 2 + (0 in theirs))}
+    assert found - {b"early"} == {b"late %d" % number for number in theirs}
+
+
+def test_offsets_of_companions_are_committed_like_others(bench: Bench) -> None:
+    topic, beside, group = bench.topic(), bench.topic(), bench.name()
+    bench.write(beside, b"0", b"1", b"2")
+    member = bench.member(topic, group, companions=[beside])
+    settle(bench, [member], 2)
+    (tp,) = all_of(beside, 1)
+    member.commit({tp: CommittedOffset(2)})
+    member.close()
+
+    heir = bench.member(topic, group, client_id="b", companions=[beside])
+
+    assert [r.value for r in bench.take(heir, 1)] == [b"2"]

@@ -16,7 +16,7 @@ from broker_engine.errors import BrokerEngineError, LogError, TransactionAborted
 from broker_engine.log.memory import Crashed, MemoryGroupReader, MemoryReader
 from broker_engine.log.ports import BEGINNING, Record, TopicPartition
 from broker_engine.model.commands import TerminateWorkflow
-from broker_engine.runtime.commits import LazyCommits, PromptCommits
+from broker_engine.runtime.commits import LateCommits, LazyCommits, PromptCommits
 from broker_engine.testing import Behaviour, Engine, Node
 from broker_engine.topics import DELAY_TIERS, Topic
 from broker_engine.wire.records import ScheduledTask
@@ -71,7 +71,7 @@ class World(Engine):
             key=self.rng.choice([None, "secret"]),
             batch_records=self.rng.choice([2, 10, 500]),
             retention_ms=10**12,
-            commits=self.rng.choice([PromptCommits, LazyCommits]),
+            commits=self.rng.choice([PromptCommits, LazyCommits, LateCommits]),
         )
         self._steps = steps
         self._workflows_left = workflows

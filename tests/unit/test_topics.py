@@ -18,6 +18,7 @@ from broker_engine.topics import (
     LAST_HOP,
     MAX_TOPIC_NAME,
     SCHEDULE_SPEC,
+    START_LANES,
     TOLERATED_OUTAGE_MS,
     Namespace,
     Topic,
@@ -240,7 +241,7 @@ def test_every_topic_is_in_the_catalogue() -> None:
     assert set(CATALOGUE) == set(Topic)
     assert set(Namespace().fixed_topics()) == {f"engine.{topic}" for topic in Topic} | {
         f"engine.delay.{tier}" for tier in DELAY_TIERS
-    }
+    } | {f"engine.starts.{lane}" for lane in range(START_LANES)}
 
 
 @pytest.mark.parametrize("topic", Topic)

@@ -227,45 +227,61 @@ class ConfluentGroupReader(ConfluentReader):
     """ports.GroupReader."""
 
     _listener: RebalanceListener | None = None
+    _companions: Sequence[str] = ()
 
-    def subscribe(self, topic: str, listener: RebalanceListener | None = None) -> None:
-        self._listener = listener
+    def subscribe(self, topic: str, listener: RebalanceListener | None = None, companions: Sequence[str] = ()) -> None:
+        self._listener, self._companions = listener, companions
 
         def on_assign(consumer: Consumer, partitions: list[KafkaPartition]) -> None:
             added = from_kafka(partitions)
-            self._change(self._assigned.union(added), added)
-            consumer.incremental_assign(partitions)
+            together = self._together(added)
+            self._change(self._assigned.union(together), together)
+            consumer.incremental_assign([KafkaPartition(*tp) for tp in together])
             if added and self._listener is not None:
-                consumer.pause(partitions)
-                self._paused.update(added)
+                consumer.pause([KafkaPartition(*tp) for tp in together])
+                self._paused.update(together)
                 self._listener.assigned(added)
 
         def on_revoke(consumer: Consumer, partitions: list[KafkaPartition]) -> None:
-            removed = from_kafka(partitions)
+            removed = self._own(partitions, topic)
             if removed and self._listener is not None:
                 self._listener.revoked(removed)
-            self._change(self._assigned.difference(removed), removed)
-            consumer.incremental_unassign(partitions)
+            self._unassign(consumer, removed)
 
         def on_lost(consumer: Consumer, partitions: list[KafkaPartition]) -> None:
-            removed = from_kafka(partitions)
-            self._change(self._assigned.difference(removed), removed)
+            removed = self._own(partitions, topic)
+            together = self._together(removed)
+            self._change(self._assigned.difference(together), together)
             if removed and self._listener is not None:
                 self._listener.lost(removed)
-            consumer.incremental_unassign(partitions)
+            self._unassign(consumer, removed)
 
         try:
             self._consumer.subscribe([topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
         except KafkaException as error:
             raise translate(error.args[0]) from error
 
+    def _together(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Partitions with their companions."""
+        return [TopicPartition(topic, tp.partition) for tp in partitions for topic in (tp.topic, *self._companions)]
+
+    def _own(self, partitions: list[KafkaPartition], topic: str) -> list[TopicPartition]:
+        """Those of the subscribed topic: at the end of a membership the client names all that was assigned."""
+        return [tp for tp in from_kafka(partitions) if tp.topic == topic]
+
+    def _unassign(self, consumer: Consumer, removed: list[TopicPartition]) -> None:
+        together = self._together(removed)
+        self._change(self._assigned.difference(together), together)
+        consumer.incremental_unassign([KafkaPartition(*tp) for tp in together])
+
     def close(self) -> None:
         # The client's own close may have left the group before it tells of the revocation; a release committed in
         # that call must come before.
         listener, self._listener = self._listener, None
         try:
-            if not self._closed and self._assigned and listener is not None:
-                listener.revoked(sorted(self._assigned))
+            held = [tp for tp in sorted(self._assigned) if tp.topic not in self._companions]
+            if not self._closed and held and listener is not None:
+                listener.revoked(held)
         finally:
             super().close()
 

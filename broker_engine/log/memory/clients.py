@@ -6,7 +6,7 @@ listeners run outside of it, so that they may take locks of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker_engine.errors import (
@@ -330,14 +330,20 @@ class MemoryGroupReader(MemoryReader):
         self._client_id = client_id
         self._topics: tuple[str, ...] = ()
         self._listener: RebalanceListener | None = None
+        self._companions: Sequence[str] = ()
         self._member = ""
         self._assigned: frozenset[TopicPartition] = frozenset()
 
-    def subscribe(self, topic: str | tuple[str, ...], listener: RebalanceListener | None = None) -> None:
+    def subscribe(
+        self,
+        topic: str | tuple[str, ...],
+        listener: RebalanceListener | None = None,
+        companions: Sequence[str] = (),
+    ) -> None:
         """As the port; a tuple of topics is for showing what the port forbids (`split_assignment`)."""
         topics = (topic,) if isinstance(topic, str) else topic
         with self._cluster.lock:
-            self._topics, self._listener = topics, listener
+            self._topics, self._listener, self._companions = topics, listener, companions
 
     def read(self, max_records: int, timeout: float) -> list[Record]:
         self._follow_group()
@@ -374,7 +380,7 @@ class MemoryGroupReader(MemoryReader):
         if self._closed:
             return
         if self._member and self._assigned and self._listener is not None:
-            self._listener.revoked(sorted(self._assigned))
+            self._listener.revoked(self._own(self._assigned))
         with self._cluster.lock:
             self._leave()
         super().close()
@@ -401,7 +407,7 @@ class MemoryGroupReader(MemoryReader):
         with self._cluster.lock:
             group = self._cluster.group(self._group_name)
             was_thrown_out = bool(self._member) and self._member not in group.members
-            lost = sorted(self._assigned) if was_thrown_out else []
+            lost = self._own(self._assigned) if was_thrown_out else []
             if was_thrown_out:
                 self._forget(lost)
                 self._member = ""
@@ -422,17 +428,25 @@ class MemoryGroupReader(MemoryReader):
                 self._forget(revoked)
         with self._cluster.lock:
             added = group.take(self._member)
-            self._assigned |= frozenset(added)
+            together = self._together(added)
+            self._assigned |= frozenset(together)
             if self._listener is not None:
-                self._paused.update(added)
+                self._paused.update(together)
         if added and self._listener is not None:
             self._listener.assigned(added)
 
+    def _own(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        return [tp for tp in sorted(partitions) if tp.topic not in self._companions]
+
+    def _together(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        return [TopicPartition(topic, tp.partition) for tp in partitions for topic in (tp.topic, *self._companions)]
+
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
-        for tp in partitions:
+        together = self._together(self._own(partitions))
+        for tp in together:
             self._positions.pop(tp, None)
             self._paused.discard(tp)
-        self._assigned = self._assigned.difference(partitions)
+        self._assigned = self._assigned.difference(together)
 
     def _leave(self) -> None:
         if self._member:

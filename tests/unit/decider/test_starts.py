@@ -133,10 +133,11 @@ def test_a_command_that_nobody_waits_for_is_remembered_and_not_answered() -> Non
     assert story.outputs(Answer) == []
 
 
-def test_a_start_that_expired_before_it_was_read_is_refused() -> None:
-    decision = decide(None, a_start(**asked(expires_at_ms=START_MS)), a_context(definitions=Definitions.of()))
+def test_a_start_that_expired_before_it_was_on_the_log_is_refused() -> None:
+    late = a_start(at_ms=START_MS, **asked(expires_at_ms=START_MS))
+    decision = decide(None, late, a_context(definitions=Definitions.of()))
 
-    assert refusal(decision) == (409, "the command expired before it was read; send it again")
+    assert refusal(decision) == (409, "the command expired before it reached the log; send it again")
 
 
 def test_a_failing_first_decision_still_answers_with_the_id() -> None:

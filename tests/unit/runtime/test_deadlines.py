@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker_engine.model.commands import Tick
+from broker_engine.model.commands import TerminateWorkflow, Tick
 from broker_engine.testing import Behaviour, Engine, SteppedWorker
 from broker_engine.topics import Topic
 from tests.support.looking import attempts, commands, last, name_in, names_in
@@ -117,7 +117,7 @@ def test_a_backlog_is_not_answered_with_a_tick_per_turn() -> None:
         engine.register_task(WORK)
         running(engine, behaves=dies)
         for name in names_in(0, 20, "backlog"):
-            engine.submit_task("work", workflow_id=name)
+            engine.send(TerminateWorkflow(key=name))
         before = len(commands(engine, Tick))
         for _ in range(8):
             engine.clock.advance(1_000)  # a slow machine: log time stays behind

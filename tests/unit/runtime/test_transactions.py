@@ -9,6 +9,8 @@ import pytest
 
 from broker_engine.errors import LogError, Retriable, TransactionAborted
 from broker_engine.log.memory.partitions import Outcome
+from broker_engine.model.commands import TerminateWorkflow
+from broker_engine.runtime.commits import LateCommits
 from broker_engine.testing import Engine, Node
 from broker_engine.topics import Topic
 from broker_engine.worker import TaskFailed
@@ -234,3 +236,35 @@ def test_committed_transactions_are_the_only_outcome_in_peace(engine: Engine) ->
     engine.run()
 
     assert {transaction.outcome for transaction in transactions(engine)} == {Outcome.COMMITTED}
+
+
+def test_an_abort_that_becomes_known_while_reading_on_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records just read stand behind those of the aborted turn; decided first, they would move the offset past
+    them."""
+    with Engine(partitions=1, batch_records=1, commits=LateCommits) as engine:
+        engine.run()
+        engine.register_task(TASK)
+        engine.run()
+        ids = [engine.submit_task("work", workflow_id=f"w{number}") for number in range(4)]
+        writing = Writing(only(engine), monkeypatch)
+        writing.errors = [TransactionAborted("drawn")]
+        engine.run()
+
+        assert writing.aborts == 1
+        assert [workflow(engine, workflow_id).status for workflow_id in ids] == ["RUNNING"] * 4
+
+
+def test_an_abort_between_two_commands_of_a_partition_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above for commands: starts come by their lanes."""
+    with Engine(partitions=1, batch_records=1, commits=LateCommits) as engine:
+        engine.run()
+        engine.register_task(TASK)
+        ids = [engine.start_task("work", workflow_id=f"w{number}") for number in range(4)]
+        for workflow_id in ids:
+            engine.send(TerminateWorkflow(key=workflow_id))
+        writing = Writing(only(engine), monkeypatch)
+        writing.errors = [TransactionAborted("drawn")]
+        engine.run()
+
+        assert writing.aborts == 1
+        assert [workflow(engine, workflow_id).status for workflow_id in ids] == ["TERMINATED"] * 4
