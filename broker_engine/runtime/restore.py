@@ -107,10 +107,6 @@ class Restorer:
             self._take(topic, batch)
         return count
 
-    def _between(self, tp: TopicPartition, begin: int, end: int) -> Iterator[Record]:
-        for batch in self._batches(tp, begin, end):
-            yield from batch
-
     def _batches(self, tp: TopicPartition, begin: int, end: int) -> Iterator[list[Record]]:
         reader = self._log.reader()
         moved = time.monotonic()
@@ -181,17 +177,16 @@ class Restorer:
         Every change of a workflow wrote an event that names its command. Commands after the last one changed nothing,
         so they may be decided again. None: nothing was ever decided here.
         """
-        checkpoint = self._checkpoint
-        position, log_time_ms = checkpoint.offset, checkpoint.log_time_ms
-        step = _EVENTS_STEP
-        while end > first:
-            for record in self._between(events, max(end - step, first), end):
-                event = EVENT.decode(record.value)
-                position = max(position, event.offset + 1)  # a start's is -1: it stands in a lane
-                log_time_ms = max(log_time_ms, event.at_ms)
-            if position > checkpoint.offset or end - step <= first:
-                break
-            step *= 10  # only the marks of transactions: look further back
+        position, log_time_ms = self._checkpoint.offset, self._checkpoint.log_time_ms
+        begin, step, is_found = end, _EVENTS_STEP, False
+        while not is_found and begin > first:
+            before, begin = begin, max(begin - step, first)
+            for event in (EVENT.decode(r.value) for batch in self._batches(events, begin, before) for r in batch):
+                if event.offset < 0:
+                    continue  # a start's: it stands in a lane, and lanes do not move log time
+                is_found = True
+                position, log_time_ms = max(position, event.offset + 1), max(log_time_ms, event.at_ms)
+            step *= 10  # only starts and the marks of transactions: look further back
         return Mark("", True, position, log_time_ms) if log_time_ms else None
 
     def _position(self, committed: CommittedOffset | None, mark: Mark, first: int) -> None:

@@ -14,7 +14,7 @@ from broker_engine.runtime import takeover
 from broker_engine.runtime.ownership import Mark
 from broker_engine.runtime.processor import MAX_FENCED_PER_MINUTE
 from broker_engine.testing import Engine, Node
-from broker_engine.topics import Topic
+from broker_engine.topics import Topic, partition_of
 from broker_engine.wire.codecs import EVENT
 from tests.support.looking import committed, last, name_in, schedules, workflow
 
@@ -306,6 +306,24 @@ def test_a_group_without_an_offset_goes_on_where_the_state_ends(engine: Engine, 
 
     engine.run()
     assert transitions(engine) == changes
+    assert len(schedules(engine)) == 2
+
+
+def test_a_partition_that_had_only_starts_goes_on_without_offsets(engine: Engine) -> None:
+    """Crashed before its first tick: a start moves no log time and writes no checkpoint, so its event's moment must not
+    be taken for state from another time."""
+    number = 1 - partition_of("work", 2)  # no registration has stood there
+    engine.start_task("work", workflow_id=name_in(1 - number))  # the queue's topic is there
+    engine.clock.advance(60_000)
+    before = len(engine.records(Topic.WORKFLOW_STATE))
+    engine.submit_task("work", workflow_id=name_in(number))
+    while len(engine.records(Topic.WORKFLOW_STATE)) == before:
+        engine.nodes[0].step()
+    node = restart(engine)
+    offsets(engine).clear()
+    engine.run()
+
+    assert list(node.partitions[number].live) == [name_in(number)]
     assert len(schedules(engine)) == 2
 
 
