@@ -20,6 +20,7 @@ class Effect(StrEnum):
 
     ENFORCED = "enforced"
     SHOWN = "shown"
+    STORED = "checked and stored, not enforced yet"
     DOCUMENTATION = "documentation only"
 
 
@@ -32,6 +33,10 @@ class FieldDoc(NamedTuple):
 
 def _enforced(text: str) -> FieldDoc:
     return FieldDoc(Effect.ENFORCED, text)
+
+
+def _stored(text: str) -> FieldDoc:
+    return FieldDoc(Effect.STORED, text)
 
 
 def _only_kept(text: str) -> FieldDoc:
@@ -52,11 +57,11 @@ FIELD_DOCS: Mapping[str, FieldDoc] = {
     "pollTimeoutSeconds": _enforced("Longest wait on the queue, from the hand-out; 0: none."),
     "totalTimeoutSeconds": _enforced("Longest time over all attempts; no retry is scheduled behind it; 0: none."),
     "timeoutPolicy": _enforced("What a poll, task or total time-out does: RETRY, TIME_OUT_WF, ALERT_ONLY (an event)."),
-    "concurrentExecLimit": _enforced("At most so many in progress; 0: no limit."),
-    "rateLimitPerFrequency": _enforced("At most so many starts in any window; 0: no limit."),
-    "rateLimitFrequencyInSeconds": _enforced("Length of that sliding window."),
-    "limitScope": _enforced("What the limits count together: TYPE (all domains) or TYPE_AND_DOMAIN."),
-    "resourceLock": _enforced("An expression; one task per resolved value is in progress."),
+    "concurrentExecLimit": _stored("At most so many in progress; 0: no limit."),
+    "rateLimitPerFrequency": _stored("At most so many starts in any window; 0: no limit."),
+    "rateLimitFrequencyInSeconds": _stored("Length of that sliding window."),
+    "limitScope": _stored("What the limits count together: TYPE (all domains) or TYPE_AND_DOMAIN."),
+    "resourceLock": _stored("An expression; one task per resolved value is in progress."),
     "inputKeys": _only_kept("The input keys that are expected; use inputSchema to require them."),
     "outputKeys": _only_kept("The output keys that are expected; use outputSchema to require them."),
     "inputTemplate": _enforced("Input values for keys that the workflow does not give."),
@@ -65,8 +70,8 @@ FIELD_DOCS: Mapping[str, FieldDoc] = {
     "enforceSchema": _enforced("Whether the two are enforced."),
     "retryableErrors": _enforced("Error codes: when given, failures with another code or none are not retried."),
     "fatalErrors": _enforced("Error codes that are never retried."),
-    "onWorkerLost": _enforced("A worker that vanishes: TIME_OUT (after 10 s of silence) or WAIT (its own time-outs)."),
-    "runtimeMetadata": _enforced("Names of secrets: resolved in the worker, stored nowhere."),
+    "onWorkerLost": _stored("A worker that vanishes: TIME_OUT (after 10 s of silence) or WAIT (its own time-outs)."),
+    "runtimeMetadata": _stored("Names of secrets: resolved in the worker, stored nowhere."),
     "ownerEmail": FieldDoc(Effect.SHOWN, "Whom to ask; checked to be an address. Missing: a warning."),
     "isolationGroupId": _only_kept("Use domains to isolate work."),
     "executionNameSpace": _only_kept("Use a namespace of the engine or domains."),
