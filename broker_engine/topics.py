@@ -146,7 +146,14 @@ CATALOGUE: Mapping[Topic, TopicSpec] = {
 #: Starts by tenant: in a lane of its own, one tenant's flood holds nobody else up. Fixed: a start's lane must be found
 #: by every client and every decider.
 START_LANES = 8
-STARTS_SPEC = TopicSpec(key="workflow id", value="Command", config=_delete(COMMANDS_RETENTION_MS) | _LOG_TIME)
+STARTS_SPEC = CATALOGUE[Topic.COMMANDS]
+
+#: Where each kind of definition stands (WriteDefinition.kind).
+DEFINITION_TOPICS: Mapping[str, Topic] = {
+    "task": Topic.TASK_DEFS,
+    "workflow": Topic.WORKFLOW_DEFS,
+    "stop": Topic.STOPS,
+}
 
 SCHEDULE_SPEC = TopicSpec(key="task id", value="ScheduledTask", config=_delete(SCHEDULE_RETENTION_MS) | _LOG_TIME)
 

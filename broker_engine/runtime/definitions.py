@@ -14,7 +14,7 @@ from broker_engine.log.ports import BEGINNING, FOLLOW_MS, Log, Record, TopicPart
 from broker_engine.model.decision import WriteDefinition
 from broker_engine.model.definitions import TaskDef, WorkflowDef
 from broker_engine.model.stops import Stop, keys_against, read_stop
-from broker_engine.topics import Namespace, Topic
+from broker_engine.topics import DEFINITION_TOPICS, Namespace
 from broker_engine.wire.codecs import DEFINITION
 
 _log = structlog.get_logger(__name__)
@@ -33,12 +33,9 @@ class DefinitionView:
     """
 
     def __init__(self, log: Log, namespace: Namespace) -> None:
-        self._tasks_tp = TopicPartition(namespace.topic(Topic.TASK_DEFS), 0)
-        self._workflows_tp = TopicPartition(namespace.topic(Topic.WORKFLOW_DEFS), 0)
-        stops_tp = TopicPartition(namespace.topic(Topic.STOPS), 0)
-        self._kinds = {self._tasks_tp.topic: "task", self._workflows_tp.topic: "workflow", stops_tp.topic: "stop"}
+        self._kinds = {namespace.topic(topic): kind for kind, topic in DEFINITION_TOPICS.items()}
         #: What has to be read before a batch with starts or registrations is decided.
-        self.partitions = (self._tasks_tp, self._workflows_tp, stops_tp)
+        self.partitions = tuple(TopicPartition(topic, 0) for topic in self._kinds)
         self._reader = log.reader(fetch_wait_ms=FOLLOW_MS)
         self._reader.assign(dict.fromkeys(self.partitions, BEGINNING))
         self._stops: dict[str, bytes] = {}

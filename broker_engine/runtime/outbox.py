@@ -26,7 +26,7 @@ from broker_engine.model.decision import (
 from broker_engine.model.definitions import WorkflowDef
 from broker_engine.model.state import Execution
 from broker_engine.runtime.queues import Queues
-from broker_engine.topics import Namespace, Topic, partition_of, tier_for
+from broker_engine.topics import DEFINITION_TOPICS, Namespace, Topic, partition_of, tier_for
 from broker_engine.wire import codecs
 from broker_engine.wire.commands import COMMAND_TYPES
 from broker_engine.wire.kinds import ReplyKind
@@ -47,7 +47,6 @@ from broker_engine.wire.signing import Signer
 #: A record to be sent: topic, partition, key, value, headers. A plain tuple: nine are made for every workflow.
 OutRecord = tuple[str, int, bytes, bytes | None, Headers]
 _NONE: Headers = ()
-_DEFINITION_TOPICS = {"task": Topic.TASK_DEFS, "workflow": Topic.WORKFLOW_DEFS, "stop": Topic.STOPS}
 
 
 @dataclass(slots=True)
@@ -217,7 +216,7 @@ class Outbox:
         return (self._names[Topic.REPLIES], self._receiver_partition(receiver), receiver.encode(), value, _NONE)
 
     def _definition(self, output: WriteDefinition) -> OutRecord:
-        topic = self._names[_DEFINITION_TOPICS[output.kind]]
+        topic = self._names[DEFINITION_TOPICS[output.kind]]
         name, _, version = output.key.rpartition(":") if output.kind == "workflow" else (output.key, "", "1")
         value = (
             None

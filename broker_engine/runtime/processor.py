@@ -467,17 +467,20 @@ class Session:
             _log.info("processor.retired", partition=partition.number, workflows=len(batch.gone))
 
     def _rewind(self, numbers: Iterable[int]) -> None:
-        assert self._reader is not None
         for number in numbers:
-            partition = self._partitions.get(number)
             self._rewound.add(number)
-            if partition is not None:
-                self._reader.seek(TopicPartition(self._commands, number), partition.position)
-                self._lanes.drop(number)
-                lanes = self._lanes.of(number)
-                for tp in lanes:
-                    self._reader.seek(tp, partition.starts[tp.topic])
-                self._reader.resume(lanes)
+            if number in self._partitions:
+                self._read_from(self._partitions[number])
+
+    def _read_from(self, partition: Partition) -> None:
+        """Read commands and starts on from where the partition is decided; what was read beyond that is forgotten."""
+        assert self._reader is not None
+        positions = {TopicPartition(self._commands, partition.number): partition.position}
+        positions |= {tp: partition.starts[tp.topic] for tp in self._lanes.of(partition.number)}
+        self._lanes.drop(partition.number)
+        for tp, position in positions.items():
+            self._reader.seek(tp, position)
+        self._reader.resume(positions)
 
     # --- taking over and handing back
 
@@ -567,11 +570,7 @@ class Session:
             raise
         self._partitions[partition.number] = partition
         self._owner.active = frozenset(self._partitions)
-        self._reader.seek(tp, partition.position)
-        lanes = self._lanes.of(partition.number)
-        for lane in lanes:
-            self._reader.seek(lane, partition.starts[lane.topic])
-        self._reader.resume([tp, *lanes])
+        self._read_from(partition)
         for domain, task_type, workflow_id, reference, task_id in waiting_for_topic(partition.live.values()):
             self._queues.request(domain, task_type, (workflow_id, reference, task_id))
         _log.info("takeover.done", partition=partition.number, position=partition.position)

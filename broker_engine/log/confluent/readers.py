@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from broker_engine.errors import Fenced, LogError, Retriable
+from broker_engine.log.companions import own, together
 from broker_engine.log.confluent.client import (
     ADMIN_TIMEOUT,
     CONSUMER,
@@ -234,52 +235,42 @@ class ConfluentGroupReader(ConfluentReader):
 
         def on_assign(consumer: Consumer, partitions: list[KafkaPartition]) -> None:
             added = from_kafka(partitions)
-            together = self._together(added)
-            self._change(self._assigned.union(together), together)
-            consumer.incremental_assign([KafkaPartition(*tp) for tp in together])
+            taken = together(added, companions)
+            self._change(self._assigned.union(taken), taken)
+            consumer.incremental_assign([KafkaPartition(*tp) for tp in taken])
             if added and self._listener is not None:
-                consumer.pause([KafkaPartition(*tp) for tp in together])
-                self._paused.update(together)
+                consumer.pause([KafkaPartition(*tp) for tp in taken])
+                self._paused.update(taken)
                 self._listener.assigned(added)
 
+        # At the end of a membership the client names all that was assigned, companions too.
         def on_revoke(consumer: Consumer, partitions: list[KafkaPartition]) -> None:
-            removed = self._own(partitions, topic)
+            removed = own(from_kafka(partitions), companions)
+            given_up = together(removed, companions)
             if removed and self._listener is not None:
                 self._listener.revoked(removed)
-            self._unassign(consumer, removed)
+            self._change(self._assigned.difference(given_up), given_up)
+            consumer.incremental_unassign([KafkaPartition(*tp) for tp in given_up])
 
         def on_lost(consumer: Consumer, partitions: list[KafkaPartition]) -> None:
-            removed = self._own(partitions, topic)
-            together = self._together(removed)
-            self._change(self._assigned.difference(together), together)
+            removed = own(from_kafka(partitions), companions)
+            given_up = together(removed, companions)
+            self._change(self._assigned.difference(given_up), given_up)
             if removed and self._listener is not None:
                 self._listener.lost(removed)
-            self._unassign(consumer, removed)
+            consumer.incremental_unassign([KafkaPartition(*tp) for tp in given_up])
 
         try:
             self._consumer.subscribe([topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
         except KafkaException as error:
             raise translate(error.args[0]) from error
 
-    def _together(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Partitions with their companions."""
-        return [TopicPartition(topic, tp.partition) for tp in partitions for topic in (tp.topic, *self._companions)]
-
-    def _own(self, partitions: list[KafkaPartition], topic: str) -> list[TopicPartition]:
-        """Those of the subscribed topic: at the end of a membership the client names all that was assigned."""
-        return [tp for tp in from_kafka(partitions) if tp.topic == topic]
-
-    def _unassign(self, consumer: Consumer, removed: list[TopicPartition]) -> None:
-        together = self._together(removed)
-        self._change(self._assigned.difference(together), together)
-        consumer.incremental_unassign([KafkaPartition(*tp) for tp in together])
-
     def close(self) -> None:
         # The client's own close may have left the group before it tells of the revocation; a release committed in
         # that call must come before.
         listener, self._listener = self._listener, None
         try:
-            held = [tp for tp in sorted(self._assigned) if tp.topic not in self._companions]
+            held = own(self._assigned, self._companions)
             if not self._closed and held and listener is not None:
                 listener.revoked(held)
         finally:

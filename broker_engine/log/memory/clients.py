@@ -18,6 +18,7 @@ from broker_engine.errors import (
     TransactionAborted,
     UnknownTopic,
 )
+from broker_engine.log.companions import own, together
 from broker_engine.log.memory.cluster import Cluster, Crashed, Outgoing
 from broker_engine.log.memory.groups import Membership
 from broker_engine.log.memory.partitions import Outcome, Transaction, record_bytes
@@ -380,7 +381,7 @@ class MemoryGroupReader(MemoryReader):
         if self._closed:
             return
         if self._member and self._assigned and self._listener is not None:
-            self._listener.revoked(self._own(self._assigned))
+            self._listener.revoked(own(self._assigned, self._companions))
         with self._cluster.lock:
             self._leave()
         super().close()
@@ -407,7 +408,7 @@ class MemoryGroupReader(MemoryReader):
         with self._cluster.lock:
             group = self._cluster.group(self._group_name)
             was_thrown_out = bool(self._member) and self._member not in group.members
-            lost = self._own(self._assigned) if was_thrown_out else []
+            lost = own(self._assigned, self._companions) if was_thrown_out else []
             if was_thrown_out:
                 self._forget(lost)
                 self._member = ""
@@ -428,25 +429,19 @@ class MemoryGroupReader(MemoryReader):
                 self._forget(revoked)
         with self._cluster.lock:
             added = group.take(self._member)
-            together = self._together(added)
-            self._assigned |= frozenset(together)
+            taken = together(added, self._companions)
+            self._assigned |= frozenset(taken)
             if self._listener is not None:
-                self._paused.update(together)
+                self._paused.update(taken)
         if added and self._listener is not None:
             self._listener.assigned(added)
 
-    def _own(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        return [tp for tp in sorted(partitions) if tp.topic not in self._companions]
-
-    def _together(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        return [TopicPartition(topic, tp.partition) for tp in partitions for topic in (tp.topic, *self._companions)]
-
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
-        together = self._together(self._own(partitions))
-        for tp in together:
+        given_up = together(own(partitions, self._companions), self._companions)
+        for tp in given_up:
             self._positions.pop(tp, None)
             self._paused.discard(tp)
-        self._assigned = self._assigned.difference(together)
+        self._assigned = self._assigned.difference(given_up)
 
     def _leave(self) -> None:
         if self._member:
