@@ -70,3 +70,15 @@ def delete(session: Session, name: NameArgument) -> None:
         output.json_out({"name": name, "status": "deleted"})
     else:
         output.line(f"{name}: deleted")
+
+
+@command(app, "extend-lease", example="broker-engine task extend-lease 3f0c…")
+def extend_lease(
+    session: Session, task_id: Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
+) -> None:
+    """Start the response clock of a running task anew; an ended task is left alone."""
+    session.client().extend_lease(task_id)
+    if session.json:
+        output.json_out({"taskId": task_id, "status": "lease extended"})
+    else:
+        output.line(f"{task_id}: lease extended")

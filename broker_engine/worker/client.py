@@ -22,10 +22,12 @@ from broker_engine.model.commands import (
     AllowStarts,
     DeleteTaskDef,
     DeleteWorkflowDef,
+    ExtendLease,
     IdempotencyStrategy,
     PutTaskDef,
     PutWorkflowDef,
     ReleaseWorkflow,
+    ResetCallbacks,
     StartWorkflow,
     StopStarts,
     TerminateWorkflow,
@@ -293,6 +295,27 @@ class Client:
             Conflict: it is in none.
         """
         _check(self._courier.ask(ReleaseWorkflow(key=workflow_id, **self._common()), self._timeout))
+
+    def reset_callbacks(self, workflow_id: str) -> None:
+        """Hand out now what waits for a callback.
+
+        Raises:
+            NotFound: there is no such workflow.
+            Conflict: it has ended.
+        """
+        _check(self._courier.ask(ResetCallbacks(key=workflow_id, **self._common()), self._timeout))
+
+    def extend_lease(self, task_id: str) -> None:
+        """Start the response clock of a running attempt anew; an ended one is left alone.
+
+        Reads the task states of every partition to find the workflow.
+
+        Raises:
+            NotFound: there is no such task.
+        """
+        task = self._views.task(task_id)
+        about: dict[str, Any] = {"reference": task.reference, "task_id": task_id, "hand_out": task.hand_out}
+        _check(self._courier.ask(ExtendLease(key=task.workflow_id, **about, **self._common()), self._timeout))
 
     def flush(self, timeout: float = 30.0) -> int:
         """Wait until everything sent by ``start_async`` is in the log; returns how many are not."""

@@ -84,6 +84,24 @@ class Views:
         read_all(self._log, [self._tp(Topic.TASK_STATE, number)], see_task)
         return WorkflowView(state[0], tuple(sorted(tasks.values(), key=lambda task: (task.run, task.seq))))
 
+    def task(self, task_id: str) -> TaskState:
+        """The last state of one attempt; reads the task states of every partition.
+
+        Raises:
+            NotFound: there is none (any more).
+        """
+        found: list[bytes | None] = [None]
+        needle = task_id.encode()
+
+        def see(record: Record) -> None:
+            if record.key == needle:
+                found[0] = record.value
+
+        read_all(self._log, [self._tp(Topic.TASK_STATE, number) for number in range(self._partitions)], see)
+        if found[0] is None:
+            raise NotFound(f"there is no task {task_id}")
+        return TASK_STATE.decode(found[0])
+
     def workflows(self) -> Iterator[WorkflowState]:
         """Every workflow, the newest first."""
         values: dict[bytes, bytes] = {}
