@@ -12,7 +12,7 @@ from broker_engine.errors import NotFound
 from broker_engine.log.ports import BEGINNING, Isolation, Log, Record, TopicPartition
 from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.topics import Namespace, Topic, partition_of
-from broker_engine.wire.codecs import DEFINITION, TASK_STATE, WORKFLOW_STATE
+from broker_engine.wire.codecs import DEFINITION, PRESENCE, TASK_STATE, WORKFLOW_STATE
 from broker_engine.wire.records import Definition
 
 
@@ -101,6 +101,19 @@ class Views:
         if found[0] is None:
             raise NotFound(f"there is no task {task_id}")
         return TASK_STATE.decode(found[0])
+
+    def last_poll_ms(self, domain: str, task_type: str) -> int | None:
+        """When a worker of this queue was last heard of (epoch milliseconds); None if never, or long ago."""
+        heard: list[int] = []
+
+        def see(record: Record) -> None:
+            if record.value is not None:
+                presence = PRESENCE.decode(record.value)
+                if (presence.domain, presence.task_types) == (domain, task_type):
+                    heard.append(record.timestamp_ms)
+
+        read_all(self._log, [self._tp(Topic.WORKERS, 0)], see)
+        return max(heard, default=None)
 
     def workflows(self) -> Iterator[WorkflowState]:
         """Every workflow, the newest first."""
