@@ -34,12 +34,13 @@ from broker_engine.model.commands import (
     TaskProgressed,
     TaskReported,
     TaskStarted,
+    TaskStep,
     TerminateWorkflow,
 )
 from broker_engine.model.decision import Answer, Confirm, Decision, Delay, Output, Schedule, Transition
 from broker_engine.model.definitions import TaskDef, WorkflowDef, WorkflowTask
 from broker_engine.model.state import Execution, TaskState, WorkflowState
-from broker_engine.model.status import ReasonCode, ReportStatus
+from broker_engine.model.status import ReasonCode, ReportStatus, StepStatus
 from broker_engine.model.stops import Stop, keys_against
 
 START_MS = 1_000_000
@@ -200,6 +201,7 @@ class Story:
         """The worker that holds the lease reports (nobody holds one: an operator finishes the task by hand)."""
         task = of or self.task
         defaults = {"status": status, "lease": task.lease, "worker_id": task.worker_id, **self._about(of)}
+        defaults["sequence"] = task.sequence + 1
         return self.send(TaskReported(**{**defaults, **fields}))
 
     def completed(self, output: Mapping[str, Any] | None = None, **fields: Any) -> Story:
@@ -221,6 +223,12 @@ class Story:
         data = None if output is None else orjson.dumps(output)
         defaults = {"lease": task.lease, "sequence": task.sequence + 1, "output": data, **self._about(of)}
         return self.send(TaskProgressed(**{**defaults, **f}))
+
+    def step(self, name: str, status: StepStatus, *, of: TaskState | None = None, **f: Any) -> Story:
+        """The worker tells of a step."""
+        task = of or self.task
+        defaults = {"lease": task.lease, "sequence": task.sequence + 1, **self._about(of)}
+        return self.send(TaskStep(**{**defaults, "step": name, "status": status, **f}))
 
     def extend_lease(self, *, of: TaskState | None = None, **fields: Any) -> Story:
         return self.send(ExtendLease(**{"lease": (of or self.task).lease, **self._about(of), **fields}))

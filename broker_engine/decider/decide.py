@@ -15,7 +15,7 @@ from typing import assert_never
 import orjson
 from immutables import Map
 
-from broker_engine.decider import deadlines, flow, progress
+from broker_engine.decider import deadlines, flow, progress, steps
 from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
@@ -44,6 +44,7 @@ from broker_engine.model.commands import (
     TaskProgressed,
     TaskReported,
     TaskStarted,
+    TaskStep,
     TerminateWorkflow,
     Tick,
 )
@@ -89,6 +90,8 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             ignored = _reported(draft, command)
         case TaskProgressed():
             ignored = progress.progressed(draft, command, _current(draft, command))
+        case TaskStep():
+            ignored = steps.step_told(draft, command, _current(draft, command))
         case ExtendLease():
             ignored = progress.extend_lease(draft, command)
         case ResetCallbacks():
@@ -296,7 +299,7 @@ def _definition(command: StartWorkflow, context: Context) -> WorkflowDef:
 
 
 def _current(
-    draft: Draft, command: TaskStarted | TaskReported | TaskProgressed | DelayDue | QueueReady
+    draft: Draft, command: TaskStarted | TaskReported | TaskProgressed | TaskStep | DelayDue | QueueReady
 ) -> TaskState | str:
     """The task that a command is about, or why the command belongs to the past."""
     task = draft.execution.tasks.get(command.reference)

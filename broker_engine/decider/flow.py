@@ -345,6 +345,9 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         scheduled_at_ms=draft.now_ms,
         updated_at_ms=draft.now_ms,
         retried_task_id=task.task_id,
+        # What is completed is not done again (B6).
+        steps=task.steps,
+        checkpoint=task.checkpoint,
     )
     return _Retry(again, delay_ms)
 

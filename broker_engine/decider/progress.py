@@ -7,6 +7,8 @@ handed out again under the next number. A *heartbeat* and an extended lease only
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 
 from broker_engine.decider import flow
@@ -14,7 +16,7 @@ from broker_engine.decider.deadlines import DeadlineKind, next_deadline
 from broker_engine.decider.draft import Draft, reply
 from broker_engine.decider.identity import task_id as derive_task_id
 from broker_engine.decider.moves import Cause
-from broker_engine.model.commands import ExtendLease, ResetCallbacks, TaskProgressed
+from broker_engine.model.commands import ExtendLease, ResetCallbacks, TaskProgressed, TaskStep
 from broker_engine.model.decision import Delay
 from broker_engine.model.state import TaskState, evolve
 from broker_engine.model.status import Phase, ReasonCode, WaitingFor
@@ -22,7 +24,7 @@ from broker_engine.model.status import Phase, ReasonCode, WaitingFor
 
 def progressed(draft: Draft, command: TaskProgressed, task: TaskState | str) -> str | None:
     """Apply a report of IN_PROGRESS. ``task``: what it is about, or why it belongs to the past."""
-    problem = task if isinstance(task, str) else _not_running(task) or _not_its_report(task, command)
+    problem = task if isinstance(task, str) else report_problem(task, command)
     if problem is not None or isinstance(task, str):
         if command.reply_to is not None:
             draft.outputs.append(reply(command, 200, command.task_id))
@@ -38,7 +40,7 @@ def progressed(draft: Draft, command: TaskProgressed, task: TaskState | str) -> 
     if command.callback_after_ms > 0:
         _call_back(draft, task, command, output)
     else:
-        _beat(draft, evolve(task, output=output, sequence=command.sequence))
+        keep_alive(draft, evolve(task, output=output, sequence=command.sequence, **_progress(command)))
     draft.answer(200, command.task_id)
     return None
 
@@ -58,7 +60,7 @@ def extend_lease(draft: Draft, command: ExtendLease) -> str | None:
         problem = f"lease {command.lease} is not the current one ({task.lease})"
     if problem is not None:
         return problem
-    _beat(draft, task)
+    keep_alive(draft, task)
     return None
 
 
@@ -81,13 +83,18 @@ def waits_for_callback(task: TaskState) -> bool:
     return task.phase is Phase.QUEUED and task.waiting_for is WaitingFor.DELAY
 
 
+def report_problem(task: TaskState, command: TaskProgressed | TaskStep) -> str | None:
+    """Why a report about a running attempt does not count."""
+    return _not_running(task) or _not_its_report(task, command)
+
+
 def _not_running(task: TaskState) -> str | None:
     if task.is_terminal:
         return f"the task is {task.status} already"
     return None if task.phase is Phase.RUNNING else f"the task is {task.phase}, no worker runs it"
 
 
-def _not_its_report(task: TaskState, command: TaskProgressed) -> str | None:
+def _not_its_report(task: TaskState, command: TaskProgressed | TaskStep) -> str | None:
     if command.lease is None:
         return None  # by hand
     if command.hand_out != task.hand_out or command.lease != task.lease:
@@ -119,12 +126,22 @@ def _merged(before: bytes | None, update: bytes, limit: int) -> tuple[bytes | No
     return merged, flow.output_problem(merged, limit)
 
 
-def _beat(draft: Draft, task: TaskState) -> None:
+def keep_alive(draft: Draft, task: TaskState) -> None:
     """Restart the response clock. No transition: phase and status stay."""
     alive = evolve(task, heartbeat_at_ms=draft.now_ms, updated_at_ms=draft.now_ms)
     deadline = next_deadline(alive, draft.step(task).definition)
     kind, at_ms = (deadline.kind.value, deadline.at_ms) if deadline is not None else (None, None)
     draft.set_aside(evolve(alive, next_deadline=kind, next_deadline_at_ms=at_ms))
+
+
+def _progress(command: TaskProgressed) -> dict[str, Any]:
+    """What a heartbeat says of the work itself (fields of TaskState)."""
+    told: dict[str, Any] = {}
+    if command.checkpoint is not None:
+        told["checkpoint"] = command.checkpoint
+    if command.progress_done is not None:
+        told |= {"progress_done": command.progress_done, "progress_total": command.progress_total}
+    return told
 
 
 def _call_back(draft: Draft, task: TaskState, command: TaskProgressed, output: bytes | None) -> None:
@@ -144,6 +161,7 @@ def _call_back(draft: Draft, task: TaskState, command: TaskProgressed, output: b
         lease=None,
         sequence=command.sequence,
         alerted=alerted,
+        **_progress(command),
     )
     draft.outputs.append(
         Delay(reference=task.reference, task_id=task.task_id, hand_out=task.hand_out, due_at_ms=due_at_ms)

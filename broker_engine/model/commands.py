@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from broker_engine.model.status import ReportStatus
+from broker_engine.model.status import ReportStatus, StepStatus
 
 
 class IdempotencyStrategy(StrEnum):
@@ -121,6 +121,26 @@ class TaskProgressed(TaskCommand):
     worker_id: str | None = None
     output: bytes | None = None
     reason: str | None = None
+    #: What the function has stored of its own progress inside a step, as JSON.
+    checkpoint: bytes | None = None
+    progress_done: int | None = None
+    progress_total: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStep(TaskCommand):
+    """A step of a running attempt began or ended."""
+
+    step: str
+    status: StepStatus
+    lease: int | None = None
+    sequence: int = 1
+    worker_id: str | None = None
+    #: What a completed step returned, as JSON.
+    result: bytes | None = None
+    input_size: int = 0
+    error_code: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +225,7 @@ AnyCommand = (
     | TaskStarted
     | TaskReported
     | TaskProgressed
+    | TaskStep
     | ExtendLease
     | ResetCallbacks
     | DelayDue

@@ -42,6 +42,7 @@ from broker_engine.wire.records import (
     StartVerdict,
     TransitionEvent,
 )
+from broker_engine.wire.resume import encode_resume
 from broker_engine.wire.signing import Signer
 
 #: A record to be sent: topic, partition, key, value, headers. A plain tuple: nine are made for every workflow.
@@ -194,6 +195,9 @@ class Outbox:
                 scheduled_at_ms=task.handed_out_at_ms or task.scheduled_at_ms,
                 correlation_id=execution.workflow.correlation_id,
                 token=self._signer.token(task.task_id, task.hand_out),
+                resume=encode_resume(task.steps, task.checkpoint) if task.steps or task.checkpoint else None,
+                deadline_at_ms=execution.workflow.deadline_at_ms,
+                tenant=execution.workflow.tenant,
             )
         )
         # A task id is a uuid5, so its first digits spread as evenly as a hash of it would.

@@ -27,6 +27,7 @@ from broker_engine.model.commands import (
     TaskProgressed,
     TaskReported,
     TaskStarted,
+    TaskStep,
     TerminateWorkflow,
     Tick,
 )
@@ -42,6 +43,7 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     TaskStarted: CommandType.TASK_STARTED,
     TaskReported: CommandType.TASK_REPORTED,
     TaskProgressed: CommandType.TASK_PROGRESSED,
+    TaskStep: CommandType.TASK_STEP,
     ExtendLease: CommandType.EXTEND_LEASE,
     ResetCallbacks: CommandType.RESET_CALLBACKS,
     DelayDue: CommandType.DELAY_DUE,
@@ -57,7 +59,13 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
 }
 #: Commands that workers send under a token; a lease-less report (an operator finishing a task) is signed instead.
 WORKER_COMMANDS = frozenset(
-    {CommandType.TASK_STARTED, CommandType.TASK_REPORTED, CommandType.TASK_PROGRESSED, CommandType.EXTEND_LEASE}
+    {
+        CommandType.TASK_STARTED,
+        CommandType.TASK_REPORTED,
+        CommandType.TASK_PROGRESSED,
+        CommandType.TASK_STEP,
+        CommandType.EXTEND_LEASE,
+    }
 )
 
 
@@ -118,6 +126,27 @@ def _progressed(r: CommandRecord, common: Mapping[str, Any]) -> TaskProgressed:
         worker_id=r.worker_id,
         output=r.payload,
         reason=r.reason,
+        checkpoint=r.checkpoint,
+        progress_done=r.progress_done,
+        progress_total=r.progress_total,
+    )
+
+
+def _step(r: CommandRecord, common: Mapping[str, Any]) -> TaskStep:
+    return TaskStep(
+        **common,
+        reference=_need(r.reference, "reference"),
+        task_id=_need(r.task_id, "taskId"),
+        hand_out=r.hand_out,
+        step=_need(r.step, "step"),
+        status=_need(r.step_status, "stepStatus"),
+        lease=r.lease,
+        sequence=r.sequence,
+        worker_id=r.worker_id,
+        result=r.payload,
+        input_size=r.input_size,
+        error_code=r.error_code,
+        reason=r.reason,
     )
 
 
@@ -147,6 +176,7 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.TASK_STARTED: _started,
     CommandType.TASK_REPORTED: _reported,
     CommandType.TASK_PROGRESSED: _progressed,
+    CommandType.TASK_STEP: _step,
     CommandType.EXTEND_LEASE: _extend_lease,
     CommandType.RESET_CALLBACKS: lambda _, common: ResetCallbacks(**common),
     CommandType.DELAY_DUE: _delay_due,
@@ -256,6 +286,21 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
                 "sequence": command.sequence,
                 "worker_id": command.worker_id,
                 "payload": command.output,
+                "reason": command.reason,
+                "checkpoint": command.checkpoint,
+                "progress_done": command.progress_done,
+                "progress_total": command.progress_total,
+            }
+        case TaskStep():
+            return {
+                "step": command.step,
+                "step_status": command.status,
+                "lease": command.lease,
+                "sequence": command.sequence,
+                "worker_id": command.worker_id,
+                "payload": command.result,
+                "input_size": command.input_size,
+                "error_code": command.error_code,
                 "reason": command.reason,
             }
         case ExtendLease():

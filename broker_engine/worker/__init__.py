@@ -10,6 +10,7 @@ from broker_engine.worker.context import (
     TaskFailed,
     TaskFailedForGood,
 )
+from broker_engine.worker.steps import StepRetry
 from broker_engine.worker.task import TaskWorker, task
 from broker_engine.worker.views import WorkflowView
 from broker_engine.worker.worker import Worker
@@ -17,6 +18,7 @@ from broker_engine.worker.worker import Worker
 __all__ = [
     "Client",
     "InProgress",
+    "StepRetry",
     "Superseded",
     "TaskCanceled",
     "TaskContext",

@@ -1,63 +1,23 @@
-"""What a running task knows about itself, and the errors it may raise to say how it failed."""
+"""What a running task knows about itself, and what it may tell before it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
-from broker_engine.errors import BadRequest, BrokerEngineError
+from broker_engine.errors import BadRequest
+from broker_engine.wire.resume import Resume
+from broker_engine.worker.outcomes import InProgress, Superseded, TaskCanceled, TaskFailed, TaskFailedForGood
 from broker_engine.worker.signals import Signals
+from broker_engine.worker.steps import StepRetry, StepRun, running_step, sizes
 
-#: A callback is a matter of days, not of years.
-MAX_CALLBACK_SECONDS = 2**31 - 1
+__all__ = ["InProgress", "Superseded", "TaskCanceled", "TaskContext", "TaskFailed", "TaskFailedForGood"]
 
-
-class TaskFailed(BrokerEngineError):
-    """The task failed; it is retried as its definition says."""
-
-    def __init__(self, message: str, *, code: str | None = None, output: dict[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.output = output
-
-
-class TaskFailedForGood(TaskFailed):
-    """The task failed and must not be retried (FAILED_WITH_TERMINAL_ERROR)."""
-
-
-class TaskCanceled(BrokerEngineError):
-    """The task ends as CANCELED by its own decision."""
-
-
-class Superseded(BrokerEngineError):
-    """Another worker has taken over this task; whatever this run still reports is ignored."""
-
-
-class InProgress(BrokerEngineError):
-    """The task is not done: it gives its slot back and runs again later. This uses up no attempt.
-
-    >>> raise InProgress(callback_after_seconds=30, output={"job": 7})        # doctest: +SKIP
-
-    Args:
-        callback_after_seconds: how long it goes away for; 0 hands it out again at once.
-        output: merged by key into what earlier heartbeats and callbacks have stored.
-        reason: kept with the task.
-    """
-
-    def __init__(
-        self, *, callback_after_seconds: float, output: Mapping[str, Any] | None = None, reason: str | None = None
-    ) -> None:
-        if not 0 <= callback_after_seconds <= MAX_CALLBACK_SECONDS:
-            raise BadRequest(
-                f"callback_after_seconds must be 0 to {MAX_CALLBACK_SECONDS}, not {callback_after_seconds}"
-            )
-        super().__init__(reason or f"in progress, back in {callback_after_seconds:g} s")
-        self.callback_after_seconds = callback_after_seconds
-        self.output = output
-        self.reason = reason
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +38,8 @@ class TaskContext:
     correlation_id: str | None
     _superseded: bool = field(default=False, repr=False)
     _signals: Signals | None = field(default=None, repr=False, compare=False)
+    #: What earlier attempts have done.
+    _resume: Resume = field(default_factory=lambda: Resume({}), repr=False, compare=False)
 
     @property
     def is_superseded(self) -> bool:
@@ -115,6 +77,72 @@ class TaskContext:
         """
         self.check()
         self._connected().extend_lease()
+
+    # --- steps
+
+    def step(
+        self, name: str, *, retry: StepRetry = StepRetry.WITH_TASK, input_size: int = 0
+    ) -> AbstractContextManager[StepRun]:
+        """A step of this task, measured and remembered: a later attempt finds it done.
+
+        >>> with context.step("PARSE") as step:            # doctest: +SKIP
+        ...     if not step.is_done:
+        ...         step.result = parse(path)
+
+        Args:
+            name: unique within the task.
+            retry: ``NEVER`` for side effects outside that must not happen twice.
+            input_size: what the step is given, in bytes, if that is worth knowing.
+
+        Raises:
+            Superseded: another worker has taken over; the step does not begin.
+            TaskFailedForGood: a ``NEVER`` step was begun before and its outcome is unknown.
+        """
+        self.check()
+        return running_step(self._connected(), self._resume, name, retry=retry, input_size=input_size)
+
+    def run_step(
+        self, name: str, function: Callable[..., T], *args: Any, retry: StepRetry = StepRetry.WITH_TASK, **kwargs: Any
+    ) -> T:
+        """Run a function as a step, or return what it returned in an earlier attempt (as JSON gives it back).
+
+        The result must have a JSON form. Raises as ``step``.
+        """
+        with self.step(name, retry=retry, input_size=sizes(args, kwargs)) as step:
+            if not step.is_done:
+                step.result = function(*args, **kwargs)
+        result: T = step.result
+        return result
+
+    async def run_step_async(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[T]],
+        *args: Any,
+        retry: StepRetry = StepRetry.WITH_TASK,
+        **kwargs: Any,
+    ) -> T:
+        """As ``run_step`` for an async function."""
+        with self.step(name, retry=retry, input_size=sizes(args, kwargs)) as step:
+            if not step.is_done:
+                step.result = await function(*args, **kwargs)
+        result: T = step.result
+        return result
+
+    @property
+    def saved_checkpoint(self) -> Any:
+        """What ``checkpoint`` stored last in the step that an earlier attempt did not complete; None if nothing."""
+        return self._resume.checkpoint
+
+    def checkpoint(self, value: Any) -> None:
+        """Store how far the present step is (JSON): at most once a second, the last one for sure at the step's end."""
+        self.check()
+        self._connected().progress(checkpoint=orjson.dumps(value))
+
+    def progress(self, done: int, total: int | None = None) -> None:
+        """Show how much of the work is done; stored like checkpoints."""
+        self.check()
+        self._connected().progress(progress_done=done, progress_total=total)
 
     def _connected(self) -> Signals:
         if self._signals is None:

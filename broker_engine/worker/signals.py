@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from broker_engine.errors import BadRequest
-from broker_engine.model.commands import AnyCommand, ExtendLease, TaskProgressed
+from broker_engine.errors import BadRequest, NoAnswer
+from broker_engine.model.commands import AnyCommand, ExtendLease, TaskProgressed, TaskStep
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
+from broker_engine.model.status import StepStatus
 from broker_engine.wire.records import ScheduledTask
 
 #: An automatic heartbeat goes out after this part of the response time-out without a sign of life, ...
@@ -21,14 +22,24 @@ BEATS_PER_TIMEOUT = 3
 #: ... but not more often than this.
 MIN_BEAT_SECONDS = 1.0
 _LOOK_SECONDS = 0.25
+#: Progress and checkpoints are stored at most this often; the last ones with the end of the step.
+PROGRESS_SECONDS = 1.0
+#: How long the end of a step may take to get into the log.
+ARRIVE_SECONDS = 30.0
+
+
+class Send(Protocol):
+    """Hands a command over; ``on_arrival`` is called when it is in the log."""
+
+    def __call__(
+        self, work: ScheduledTask, command: AnyCommand, on_arrival: Callable[[], None] | None = None
+    ) -> None: ...
 
 
 class Signals:
     """The signs of life of one attempt; safe to use from any thread."""
 
-    def __init__(
-        self, work: ScheduledTask, lease: int, worker_id: str, send: Callable[[ScheduledTask, AnyCommand], None]
-    ) -> None:
+    def __init__(self, work: ScheduledTask, lease: int, worker_id: str, send: Send) -> None:
         self._work = work
         self._lease = lease
         self._worker_id = worker_id
@@ -36,6 +47,9 @@ class Signals:
         self._lock = threading.Lock()
         self._sequence = 0
         self._has_ended = False
+        #: Progress that waits for the next sign of life.
+        self._untold: dict[str, Any] = {}
+        self._progress_at = 0.0
         self.last_at = time.monotonic()
 
     def __reduce__(self) -> Any:  # the protocol of pickle
@@ -56,6 +70,60 @@ class Signals:
                     **self._about(), sequence=self._sequence, worker_id=self._worker_id, output=output
                 )
                 self._say(progress)
+
+    def step(
+        self,
+        step: str,
+        status: StepStatus,
+        *,
+        result: bytes | None = None,
+        input_size: int = 0,
+        error_code: str | None = None,
+        reason: str | None = None,
+        must_arrive: bool = False,
+    ) -> None:
+        """Tell that a step began or ended; with ``must_arrive`` wait until that is in the log.
+
+        Raises:
+            NoAnswer: it did not get there in time.
+        """
+        arrived = threading.Event()
+        with self._lock:
+            if self._has_ended:
+                return
+            self._say_progress()
+            self._sequence += 1
+            told = TaskStep(
+                **self._about(),
+                step=step,
+                status=status,
+                sequence=self._sequence,
+                worker_id=self._worker_id,
+                result=result,
+                input_size=input_size,
+                error_code=error_code,
+                reason=reason,
+            )
+            self.last_at = time.monotonic()
+            self._send(self._work, told, arrived.set if must_arrive else None)
+        if must_arrive and not arrived.wait(ARRIVE_SECONDS):
+            raise NoAnswer(f"step {step} could not be stored within {ARRIVE_SECONDS:g} s: is the broker reachable?")
+
+    def progress(self, **told: Any) -> None:
+        """Store how far the work is: at once, or with the next sign of life when one went out a moment ago."""
+        with self._lock:
+            if self._has_ended:
+                return
+            self._untold |= told
+            if time.monotonic() - self._progress_at >= PROGRESS_SECONDS:
+                self._say_progress()
+
+    def _say_progress(self) -> None:
+        if self._untold:
+            told, self._untold = self._untold, {}
+            self._progress_at = time.monotonic()
+            self._sequence += 1
+            self._say(TaskProgressed(**self._about(), sequence=self._sequence, worker_id=self._worker_id, **told))
 
     def extend_lease(self) -> None:
         """Restart the response clock."""
@@ -81,6 +149,8 @@ class Signals:
     def end(self) -> int:
         """Say nothing more; the number of the last report."""
         with self._lock:
+            if not self._has_ended:
+                self._say_progress()
             self._has_ended = True
             self._sequence += 1
             return self._sequence

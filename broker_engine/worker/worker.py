@@ -212,9 +212,9 @@ class Worker:
             _log.info("worker.task_failed", task_id=work.task_id, status=report.status, reason=report.reason)
         self._send(work, report)
 
-    def _send(self, work: ScheduledTask, command: AnyCommand) -> None:
+    def _send(self, work: ScheduledTask, command: AnyCommand, on_arrival: Callable[[], None] | None = None) -> None:
         value = encode_command(command, _NO_KEY, token=work.token or b"")
-        self._reports.send(self._commands, work.partition, work.workflow_id.encode(), value)
+        self._reports.send(self._commands, work.partition, work.workflow_id.encode(), value, on_arrival)
 
 
 def _outcome(work: ScheduledTask, context: TaskContext, result: Any, worker_id: str) -> TaskReported:

@@ -15,7 +15,7 @@ from tests.unit.worker.test_task import CONTEXT, WORK
 
 
 class Sent(list[AnyCommand]):
-    def take(self, _work: ScheduledTask, command: AnyCommand) -> None:
+    def take(self, _work: ScheduledTask, command: AnyCommand, _on_arrival: object = None) -> None:
         self.append(command)
 
 
