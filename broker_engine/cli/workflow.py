@@ -270,7 +270,19 @@ def _picture(view: WorkflowView) -> Group:
         lines.append(Text(f"in quarantine: {workflow.quarantine}", style="red"))
     if workflow.reason:
         lines.append(Text(f"reason: {workflow.reason}"))
-    return Group(*lines, output.make_table(_TASK_COLUMNS, map(_row, view.tasks)))
+    table = output.make_table(_TASK_COLUMNS, map(_row, view.tasks))
+    return Group(*lines, table, *(_steps(task) for task in view.tasks if task.steps))
+
+
+def _steps(task: TaskState) -> Text:
+    """The steps of an attempt in one line, with how long each took."""
+    told = [
+        " ".join(filter(None, (step.name, step.status.lower(), output.seconds(step.started_at_ms, step.ended_at_ms))))
+        for step in task.steps
+    ]
+    if task.progress_done is not None:
+        told.append(f"{task.progress_done} of {task.progress_total or '?'}")
+    return Text(f"{task.reference} attempt {task.attempt}: {', '.join(told)}")
 
 
 def _row(task: TaskState) -> tuple[object, ...]:
