@@ -146,6 +146,7 @@ def _put_on_queue(draft: Draft, reference: str) -> None:
             task=task,
             response_timeout_ms=definition.response_timeout_seconds * 1_000,
             timeout_ms=definition.timeout_seconds * 1_000,
+            secrets=definition.runtime_metadata,
         )
     )
 

@@ -33,6 +33,8 @@ class Schedule:
     task: TaskState
     response_timeout_ms: int
     timeout_ms: int
+    #: Names of secrets that the worker resolves.
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,6 +196,7 @@ class Outbox:
                 correlation_id=execution.workflow.correlation_id,
                 token=self._signer.token(task.task_id, task.hand_out),
                 resume=encode_resume(task.steps, task.checkpoint) if task.steps or task.checkpoint else None,
+                secrets=",".join(output.secrets),
                 deadline_at_ms=execution.workflow.deadline_at_ms,
                 tenant=execution.workflow.tenant,
             )

@@ -39,6 +39,7 @@ class TaskContext:
     _superseded: bool = field(default=False, repr=False)
     _signals: Signals | None = field(default=None, repr=False, compare=False)
     #: What earlier attempts have done.
+    _secrets: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     _resume: Resume = field(default_factory=lambda: Resume({}), repr=False, compare=False)
 
     @property
@@ -77,6 +78,16 @@ class TaskContext:
         """
         self.check()
         self._connected().extend_lease()
+
+    def secret(self, name: str) -> str:
+        """A secret that the definition names in ``runtimeMetadata``; never stored or logged by the engine.
+
+        Raises:
+            BadRequest: the definition does not name it.
+        """
+        if name not in self._secrets:
+            raise BadRequest(f"the definition of {self.task_type} does not name {name} in runtimeMetadata")
+        return self._secrets[name]
 
     # --- steps
 

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -35,6 +35,7 @@ from broker_engine.worker.pools import Pools
 from broker_engine.worker.presence import Presence, Served
 from broker_engine.worker.queue_loop import QueueLoop
 from broker_engine.worker.reports import Reports
+from broker_engine.worker.secrets import Resolver, resolved, resolver
 from broker_engine.worker.signals import Heartbeats, Signals
 from broker_engine.worker.slots import Slots
 from broker_engine.worker.task import TaskWorker, output_bytes
@@ -61,6 +62,8 @@ class Worker:
         worker_id: unique among all workers; made of host and process by default.
         grace_seconds: how long ``stop`` lets running tasks finish.
         client: registers the definitions given to ``@task`` before work is taken.
+        secrets: the values of names in ``runtimeMetadata``, or a function that gives them; by default environment
+            variables ``BROKER_ENGINE_SECRET_<name>``.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Worker:
         worker_id: str | None = None,
         grace_seconds: float = GRACE_SECONDS,
         client: Client | None = None,
+        secrets: Mapping[str, str] | Resolver | None = None,
     ) -> None:
         if not tasks:
             raise BadRequest("a worker needs at least one task")
@@ -83,6 +87,7 @@ class Worker:
         self._served = [Served(task, Slots(task.concurrency)) for task in tasks]
         self._pools = Pools(list(tasks))
         self._client = client
+        self._resolve_secret = resolver(secrets)
         self._stop = threading.Event()
         #: Starts and presence. Reports have a producer of their own, so that the flush of a start does not hurry them.
         self._writer = log.writer(client_id=self.worker_id, linger_ms=START_LINGER_MS)
@@ -188,7 +193,12 @@ class Worker:
             finally:
                 ended()
 
-        self._pools.submit(task, lambda: task.arguments(work.input, context), done)
+        def arguments() -> dict[str, Any]:
+            if work.secrets:
+                context._secrets = resolved(work.secrets, self._resolve_secret)
+            return task.arguments(work.input, context)
+
+        self._pools.submit(task, arguments, done)
 
     def _report(self, work: ScheduledTask, context: TaskContext, result: Any) -> None:
         if isinstance(result, Superseded):
