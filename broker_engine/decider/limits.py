@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import NamedTuple, assert_never
 
 from immutables import Map
@@ -68,24 +69,38 @@ class LimitRules(NamedTuple):
     def needs(self, line: Line) -> tuple[Need, ...]:
         """The limits that a line meets, in the fixed order lock, tenant, global, type, rate."""
         definition = self.task_def(line.task_type)
-        needs: list[Need] = []
-        if line.resource is not None:
-            needs.append(Need(f"lock {line.resource}", 1, WaitingFor.LOCK))
-        if self.tenant_cap > 0 and line.tenant is not None:
-            needs.append(Need(f"tenant {line.tenant}", self.tenant_cap, WaitingFor.SLOT))
-        if self.global_cap > 0:
-            needs.append(Need("all tasks", self.global_cap, WaitingFor.SLOT))
         if definition is None:
-            return tuple(needs)
-        scope = line.task_type
-        if definition.limit_scope is LimitScope.TYPE_AND_DOMAIN:
-            scope = f"{line.task_type} in {line.domain}"
-        if definition.concurrent_exec_limit > 0:
-            needs.append(Need(f"type {scope}", definition.concurrent_exec_limit, WaitingFor.SLOT))
-        window_ms = definition.rate_limit_frequency_in_seconds * 1_000
-        if definition.rate_limit_per_frequency > 0 and window_ms > 0:
-            needs.append(Need(f"rate {scope}", definition.rate_limit_per_frequency, WaitingFor.SLOT, window_ms))
-        return tuple(needs)
+            return _needs(line, self.global_cap, self.tenant_cap, 0, 0, 0, LimitScope.TYPE)
+        return _needs(
+            line,
+            self.global_cap,
+            self.tenant_cap,
+            definition.concurrent_exec_limit,
+            definition.rate_limit_per_frequency,
+            definition.rate_limit_frequency_in_seconds * 1_000,
+            definition.limit_scope,
+        )
+
+
+@lru_cache(maxsize=16_384)  # every command asks for every line in use
+def _needs(
+    line: Line, global_cap: int, tenant_cap: int, concurrent: int, rate: int, window_ms: int, limit_scope: LimitScope
+) -> tuple[Need, ...]:
+    scope = line.task_type
+    if limit_scope is LimitScope.TYPE_AND_DOMAIN:
+        scope = f"{line.task_type} in {line.domain}"
+    needs: list[Need] = []
+    if line.resource is not None:
+        needs.append(Need(f"lock {line.resource}", 1, WaitingFor.LOCK))
+    if tenant_cap > 0 and line.tenant is not None:
+        needs.append(Need(f"tenant {line.tenant}", tenant_cap, WaitingFor.SLOT))
+    if global_cap > 0:
+        needs.append(Need("all tasks", global_cap, WaitingFor.SLOT))
+    if concurrent > 0:
+        needs.append(Need(f"type {scope}", concurrent, WaitingFor.SLOT))
+    if rate > 0 and window_ms > 0:
+        needs.append(Need(f"rate {scope}", rate, WaitingFor.SLOT, window_ms))
+    return tuple(needs)
 
 
 class Shelf(NamedTuple):
@@ -191,6 +206,8 @@ def _window_ms(needs: Iterable[Need]) -> int:
 def _forget_spent(draft: _Draft, needs: dict[Line, tuple[Need, ...]], now_ms: int) -> None:
     """Remove what was given back and no longer counts for a rate."""
     for line, shelf in draft.state.shelves.items():
+        if not shelf.starts:
+            continue
         for _, key in shelf.starts[: _first_within(shelf, _window_ms(needs[line]), now_ms)]:
             entry = draft.state.entries[key]
             if entry.stage is Stage.SPENT:
@@ -208,6 +225,8 @@ def _used(state: LimitState, needs: dict[Line, tuple[Need, ...]], now_ms: int) -
     """What counts under each limit."""
     used: dict[str, int] = {}
     for line, shelf in state.shelves.items():
+        if not shelf.granted and not shelf.starts:
+            continue
         for need in needs[line]:
             count = len(shelf.granted)
             if need.window_ms:

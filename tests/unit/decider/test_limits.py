@@ -8,7 +8,7 @@ import pytest
 
 from broker_engine.decider.limits import AGING_MS, ASK_EVERY_MS, PATIENCE_MS, START_WITHIN_MS
 from broker_engine.model.definitions import LimitScope
-from broker_engine.model.slots import Place
+from broker_engine.model.slots import Place, SlotStarted
 from broker_engine.model.status import WaitingFor
 from tests.support.limits import Limiter
 
@@ -169,6 +169,15 @@ def test_the_limiter_says_when_the_window_opens() -> None:
     limiter = limited(rate_limit_per_frequency=1, rate_limit_frequency_in_seconds=5).request("a", "b").later(40)
 
     assert limiter.start("a").next_due_ms == limiter.now_ms + 5_000
+
+
+def test_the_window_is_measured_by_the_start_s_own_log_time_even_when_it_is_ahead() -> None:
+    """Starts and limits may be read from partitions whose log times differ."""
+    limiter = limited(rate_limit_per_frequency=1, rate_limit_frequency_in_seconds=5).request("a", "b")
+    limiter.tell(SlotStarted("a", 1, limiter.now_ms + 300))
+
+    assert limiter.later(5_299).tick().granted == ["a"]
+    assert limiter.later(1).tick().granted == ["a", "b"]
 
 
 def test_an_unstarted_grant_counts_for_the_rate_however_old_it_is() -> None:
