@@ -26,9 +26,12 @@ from broker_engine.model.commands import (
     AnyCommand,
     DeadlineReached,
     DelayDue,
+    ExtendLease,
     QueueReady,
     ReleaseWorkflow,
+    ResetCallbacks,
     StartWorkflow,
+    TaskProgressed,
     TaskReported,
     TaskStarted,
     TerminateWorkflow,
@@ -212,6 +215,19 @@ class Story:
     def canceled(self, **fields: Any) -> Story:
         return self.reported(ReportStatus.CANCELED, **fields)
 
+    def progressed(self, output: Mapping[str, Any] | None = None, *, of: TaskState | None = None, **f: Any) -> Story:
+        """The worker says that it is not done: a heartbeat, or a callback with ``callback_after_ms``."""
+        task = of or self.task
+        data = None if output is None else orjson.dumps(output)
+        defaults = {"lease": task.lease, "sequence": task.sequence + 1, "output": data, **self._about(of)}
+        return self.send(TaskProgressed(**{**defaults, **f}))
+
+    def extend_lease(self, *, of: TaskState | None = None, **fields: Any) -> Story:
+        return self.send(ExtendLease(**{"lease": (of or self.task).lease, **self._about(of), **fields}))
+
+    def reset_callbacks(self, **fields: Any) -> Story:
+        return self.send(ResetCallbacks(key=self.workflow.workflow_id, **fields))
+
     def delay_due(self, *, of: TaskState | None = None, **fields: Any) -> Story:
         due_at_ms = (of or self.task).due_at_ms
         return self.send(DelayDue(**{"due_at_ms": due_at_ms or 0, **self._about(of), **fields}))
@@ -362,6 +378,8 @@ _CAUSES_BY_CODE: Mapping[ReasonCode, Cause] = {
     ReasonCode.CANCEL_REQUESTED: Cause.WORKFLOW_ENDS,
     ReasonCode.DELAY_OVER: Cause.DELAY_OVER,
     ReasonCode.DELAY_LOST: Cause.DELAY_OVER,
+    ReasonCode.CALLBACK: Cause.PUT_AWAY,
+    ReasonCode.CALLBACKS_RESET: Cause.DELAY_OVER,
     ReasonCode.HANDED_OUT_AGAIN: Cause.HANDED_OUT_AGAIN,
     ReasonCode.TOPIC_READY: Cause.HANDED_OUT_AGAIN,
 }

@@ -236,6 +236,16 @@ def terminate(
         output.line(f"{workflow_id}: terminated")
 
 
+@command(app, "reset-callbacks", example="broker-engine workflow reset-callbacks order-7")
+def reset_callbacks(session: Session, workflow_id: IdArgument) -> None:
+    """Hand out now what waits for a callback; a retry's back-off goes on."""
+    session.client().reset_callbacks(workflow_id)
+    if session.json:
+        output.json_out({"workflowId": workflow_id, "status": "callbacks reset"})
+    else:
+        output.line(f"{workflow_id}: callbacks reset")
+
+
 # --- how a workflow looks
 
 

@@ -15,7 +15,7 @@ from typing import assert_never
 import orjson
 from immutables import Map
 
-from broker_engine.decider import deadlines, flow
+from broker_engine.decider import deadlines, flow, progress
 from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
@@ -32,13 +32,16 @@ from broker_engine.model.commands import (
     DelayDue,
     DeleteTaskDef,
     DeleteWorkflowDef,
+    ExtendLease,
     IdempotencyStrategy,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
+    ResetCallbacks,
     StartWorkflow,
     StopStarts,
+    TaskProgressed,
     TaskReported,
     TaskStarted,
     TerminateWorkflow,
@@ -84,6 +87,12 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             ignored = _started(draft, command)
         case TaskReported():
             ignored = _reported(draft, command)
+        case TaskProgressed():
+            ignored = progress.progressed(draft, command, _current(draft, command))
+        case ExtendLease():
+            ignored = progress.extend_lease(draft, command)
+        case ResetCallbacks():
+            ignored = progress.reset_callbacks(draft, command)
         case DelayDue():
             ignored = _delay_due(draft, command)
         case QueueReady():
@@ -286,7 +295,9 @@ def _definition(command: StartWorkflow, context: Context) -> WorkflowDef:
 # --- workers --------------------------------------------------------------------------------------------------------
 
 
-def _current(draft: Draft, command: TaskStarted | TaskReported | DelayDue | QueueReady) -> TaskState | str:
+def _current(
+    draft: Draft, command: TaskStarted | TaskReported | TaskProgressed | DelayDue | QueueReady
+) -> TaskState | str:
     """The task that a command is about, or why the command belongs to the past."""
     task = draft.execution.tasks.get(command.reference)
     if task is None:
@@ -341,6 +352,7 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
         poll_count=task.poll_count + 1,
         started_at_ms=task.started_at_ms if task.started_at_ms is not None else draft.now_ms,
         waiting_for=None,
+        heartbeat_at_ms=None,
     )
     if command.wants_confirmation:
         draft.outputs.append(_confirm(command, accepted=True))
@@ -352,6 +364,8 @@ def _void_start(task: TaskState, command: TaskStarted) -> str | None:
         return f"hand-out {command.hand_out} is void, the current one is {task.hand_out}"
     if task.phase not in (Phase.QUEUED, Phase.RUNNING):
         return f"the task is {task.phase}, not on its queue"
+    if progress.waits_for_callback(task):
+        return f"hand-out {command.hand_out} was put away by its worker"
     return None
 
 
@@ -383,7 +397,7 @@ def _delay_due(draft: Draft, command: DelayDue) -> str | None:
     task = _current(draft, command)
     if isinstance(task, str):
         return task
-    if task.due_at_ms is None or task.phase not in (Phase.RETRY_WAIT, Phase.CREATED):
+    if task.due_at_ms is None or task.phase not in deadlines.WAITING_PHASES:
         return f"the task is {task.phase}, it waits for no delay"
     rest_ms = task.due_at_ms - draft.now_ms
     if rest_ms <= 0:

@@ -182,7 +182,7 @@ def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
     definition = draft.step(task).definition
     if report.status is ReportStatus.FAILED and is_fatal(definition, report.error_code):
         ending = ENDINGS[ReportStatus.FAILED_WITH_TERMINAL_ERROR]
-    problem = None if output is None else _output_problem(output, draft.context.max_payload_bytes)
+    problem = None if output is None else output_problem(output, draft.context.max_payload_bytes)
     if problem is None and report.status is ReportStatus.COMPLETED and definition.enforce_schema:
         broken = payload_problem(definition.output_schema, output or b"{}")
         problem = (ReasonCode.SCHEMA_VIOLATION, f"the output breaks outputSchema at {broken}") if broken else None
@@ -206,7 +206,13 @@ def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
         _fail(draft, task, ending, reason, changes)
 
 
-def _output_problem(output: bytes, limit: int) -> tuple[ReasonCode, str] | None:
+def refuse_output(draft: Draft, task: TaskState, code: ReasonCode, reason: str) -> None:
+    """End a running attempt whose interim output cannot be kept."""
+    ending = ENDINGS[ReportStatus.FAILED_WITH_TERMINAL_ERROR]._replace(code=code)
+    _fail(draft, task, ending, reason, {"output": None, "waiting_for": None})
+
+
+def output_problem(output: bytes, limit: int) -> tuple[ReasonCode, str] | None:
     """Why an output cannot be kept: the steps after it would break on it."""
     if len(output) > limit:
         return ReasonCode.PAYLOAD_TOO_LARGE, f"the output has {len(output)} bytes, the limit is {limit}"

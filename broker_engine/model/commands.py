@@ -109,6 +109,33 @@ class TaskReported(TaskCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskProgressed(TaskCommand):
+    """A worker is not done yet: a heartbeat, or (``callback_after_ms`` > 0) the task is put away for so long.
+
+    ``lease`` None as for TaskReported.
+    """
+
+    callback_after_ms: int = 0
+    lease: int | None = None
+    sequence: int = 1
+    worker_id: str | None = None
+    output: bytes | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendLease(TaskCommand):
+    """The attempt is alive: its response clock starts anew. ``lease`` None: a client asks, not its worker."""
+
+    lease: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetCallbacks(Command):
+    """Hand out now what waits for a callback in this workflow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DelayDue(TaskCommand):
     """A delay record came due."""
 
@@ -177,6 +204,9 @@ AnyCommand = (
     | ReleaseWorkflow
     | TaskStarted
     | TaskReported
+    | TaskProgressed
+    | ExtendLease
+    | ResetCallbacks
     | DelayDue
     | QueueReady
     | Tick

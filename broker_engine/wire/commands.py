@@ -14,14 +14,17 @@ from broker_engine.model.commands import (
     DelayDue,
     DeleteTaskDef,
     DeleteWorkflowDef,
+    ExtendLease,
     IdempotencyStrategy,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
+    ResetCallbacks,
     StartWorkflow,
     StopStarts,
     TaskCommand,
+    TaskProgressed,
     TaskReported,
     TaskStarted,
     TerminateWorkflow,
@@ -38,6 +41,9 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     ReleaseWorkflow: CommandType.RELEASE_WORKFLOW,
     TaskStarted: CommandType.TASK_STARTED,
     TaskReported: CommandType.TASK_REPORTED,
+    TaskProgressed: CommandType.TASK_PROGRESSED,
+    ExtendLease: CommandType.EXTEND_LEASE,
+    ResetCallbacks: CommandType.RESET_CALLBACKS,
     DelayDue: CommandType.DELAY_DUE,
     QueueReady: CommandType.QUEUE_READY,
     Tick: CommandType.TICK,
@@ -50,7 +56,9 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     AllowStarts: CommandType.ALLOW_STARTS,
 }
 #: Commands that workers send under a token; a lease-less report (an operator finishing a task) is signed instead.
-WORKER_COMMANDS = frozenset({CommandType.TASK_STARTED, CommandType.TASK_REPORTED})
+WORKER_COMMANDS = frozenset(
+    {CommandType.TASK_STARTED, CommandType.TASK_REPORTED, CommandType.TASK_PROGRESSED, CommandType.EXTEND_LEASE}
+)
 
 
 def _start(r: CommandRecord, common: Mapping[str, Any]) -> StartWorkflow:
@@ -98,6 +106,26 @@ def _reported(r: CommandRecord, common: Mapping[str, Any]) -> TaskReported:
     )
 
 
+def _progressed(r: CommandRecord, common: Mapping[str, Any]) -> TaskProgressed:
+    return TaskProgressed(
+        **common,
+        reference=_need(r.reference, "reference"),
+        task_id=_need(r.task_id, "taskId"),
+        hand_out=r.hand_out,
+        callback_after_ms=r.callback_after_ms or 0,
+        lease=r.lease,
+        sequence=r.sequence,
+        worker_id=r.worker_id,
+        output=r.payload,
+        reason=r.reason,
+    )
+
+
+def _extend_lease(r: CommandRecord, common: Mapping[str, Any]) -> ExtendLease:
+    reference, task_id = _need(r.reference, "reference"), _need(r.task_id, "taskId")
+    return ExtendLease(**common, reference=reference, task_id=task_id, hand_out=r.hand_out, lease=r.lease)
+
+
 def _delay_due(r: CommandRecord, common: Mapping[str, Any]) -> DelayDue:
     return DelayDue(
         **common,
@@ -118,6 +146,9 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.START_WORKFLOW: _start,
     CommandType.TASK_STARTED: _started,
     CommandType.TASK_REPORTED: _reported,
+    CommandType.TASK_PROGRESSED: _progressed,
+    CommandType.EXTEND_LEASE: _extend_lease,
+    CommandType.RESET_CALLBACKS: lambda _, common: ResetCallbacks(**common),
     CommandType.DELAY_DUE: _delay_due,
     CommandType.QUEUE_READY: _queue_ready,
     CommandType.TICK: lambda _, common: Tick(**common),
@@ -174,7 +205,7 @@ def decode_command(value: bytes | None, signer: Signer, *, at_ms: int, offset: i
 
 def _authorise(record: CommandRecord, value: bytes, signer: Signer) -> None:
     if record.type in WORKER_COMMANDS and record.token is not None:
-        if record.type is CommandType.TASK_REPORTED and record.lease is None:
+        if record.type is not CommandType.TASK_STARTED and record.lease is None:
             raise DecodeError("a worker's report lacks its lease")
         signer.check_token(record.task_id or "", record.hand_out, record.token)
     else:
@@ -218,6 +249,17 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
                 "reason": command.reason,
                 "error_code": command.error_code,
             }
+        case TaskProgressed():
+            return {
+                "callback_after_ms": command.callback_after_ms,
+                "lease": command.lease,
+                "sequence": command.sequence,
+                "worker_id": command.worker_id,
+                "payload": command.output,
+                "reason": command.reason,
+            }
+        case ExtendLease():
+            return {"lease": command.lease}
         case StartWorkflow():
             return {
                 "name": command.name,

@@ -22,19 +22,22 @@ from broker_engine.model.commands import (
     AllowStarts,
     DeleteTaskDef,
     DeleteWorkflowDef,
+    ExtendLease,
     IdempotencyStrategy,
     PutTaskDef,
     PutWorkflowDef,
     ReleaseWorkflow,
+    ResetCallbacks,
     StartWorkflow,
     StopStarts,
     TerminateWorkflow,
 )
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
-from broker_engine.model.state import WorkflowState
+from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.model.stops import Stop, read_stop, stop_key
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.signing import Signer
+from broker_engine.worker.diagnosis import explain
 from broker_engine.worker.replies import Answered, Courier, raise_for
 from broker_engine.worker.views import Views, WorkflowView
 
@@ -293,6 +296,39 @@ class Client:
             Conflict: it is in none.
         """
         _check(self._courier.ask(ReleaseWorkflow(key=workflow_id, **self._common()), self._timeout))
+
+    def reset_callbacks(self, workflow_id: str) -> None:
+        """Hand out now what waits for a callback.
+
+        Raises:
+            NotFound: there is no such workflow.
+            Conflict: it has ended.
+        """
+        _check(self._courier.ask(ResetCallbacks(key=workflow_id, **self._common()), self._timeout))
+
+    def extend_lease(self, task_id: str) -> None:
+        """Start the response clock of a running attempt anew; an ended one is left alone.
+
+        Reads the task states of every partition to find the workflow.
+
+        Raises:
+            NotFound: there is no such task.
+        """
+        task = self._views.task(task_id)
+        about: dict[str, Any] = {"reference": task.reference, "task_id": task_id, "hand_out": task.hand_out}
+        _check(self._courier.ask(ExtendLease(key=task.workflow_id, **about, **self._common()), self._timeout))
+
+    def explain(self, task_id: str) -> tuple[TaskState, str]:
+        """A task, and what it does or waits for in one sentence.
+
+        Reads the task states of every partition, and who serves its queue.
+
+        Raises:
+            NotFound: there is no such task.
+        """
+        task = self._views.task(task_id)
+        last_poll_ms = None if task.is_terminal else self._views.last_poll_ms(task.domain, task.task_type)
+        return task, explain(task, last_poll_ms, time.time_ns() // 1_000_000)
 
     def flush(self, timeout: float = 30.0) -> int:
         """Wait until everything sent by ``start_async`` is in the log; returns how many are not."""

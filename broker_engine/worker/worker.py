@@ -15,7 +15,7 @@ import structlog
 from broker_engine.errors import BadRequest
 from broker_engine.log.namespaces import read_record
 from broker_engine.log.ports import Log
-from broker_engine.model.commands import TaskReported
+from broker_engine.model.commands import AnyCommand, TaskReported
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
 from broker_engine.model.status import ReportStatus
 from broker_engine.topics import Namespace, Topic
@@ -23,11 +23,19 @@ from broker_engine.wire.commands import encode_command
 from broker_engine.wire.records import ScheduledTask
 from broker_engine.wire.signing import Signer
 from broker_engine.worker.client import Client
-from broker_engine.worker.context import Superseded, TaskCanceled, TaskContext, TaskFailed, TaskFailedForGood
+from broker_engine.worker.context import (
+    InProgress,
+    Superseded,
+    TaskCanceled,
+    TaskContext,
+    TaskFailed,
+    TaskFailedForGood,
+)
 from broker_engine.worker.pools import Pools
 from broker_engine.worker.presence import Presence, Served
 from broker_engine.worker.queue_loop import QueueLoop
 from broker_engine.worker.reports import Reports
+from broker_engine.worker.signals import Heartbeats, Signals
 from broker_engine.worker.slots import Slots
 from broker_engine.worker.task import TaskWorker, output_bytes
 from broker_engine.worker.verdicts import Verdicts
@@ -79,6 +87,7 @@ class Worker:
         #: Starts and presence. Reports have a producer of their own, so that the flush of a start does not hurry them.
         self._writer = log.writer(client_id=self.worker_id, linger_ms=START_LINGER_MS)
         self._reports = Reports(log, self.worker_id, self._pools.has_backlog)
+        self._heartbeats = Heartbeats()
         self.completed = self.failed = 0
 
     def stop(self) -> None:
@@ -126,6 +135,7 @@ class Worker:
         ]
         verdicts.start()
         presence.start()
+        self._heartbeats.start()
         threads = [
             threading.Thread(target=loop.run, args=(self._stop,), name=f"queue {task.name}")
             for loop, (task, _) in zip(loops, self._served, strict=True)
@@ -136,6 +146,7 @@ class Worker:
         for thread in threads:
             thread.join()
         self._drain()
+        self._heartbeats.close()
         left = self._reports.close(5.0)
         if left:
             _log.warning("worker.reports_lost", reports=left)
@@ -166,7 +177,12 @@ class Worker:
                     break
 
     def _run_task(self, task: TaskWorker, work: ScheduledTask, context: TaskContext, ended: Callable[[], None]) -> None:
+        signals = context._signals = Signals(work, context.lease, self.worker_id, self._send)
+        if task.heartbeat:
+            self._heartbeats.watch(signals, work.response_timeout_ms)
+
         def done(result: Any) -> None:
+            self._heartbeats.forget(signals)
             try:
                 self._report(work, context, result)
             finally:
@@ -178,14 +194,26 @@ class Worker:
         if isinstance(result, Superseded):
             _log.info("worker.superseded", task_id=work.task_id)
             return
+        if isinstance(result, InProgress):
+            try:
+                output = None if result.output is None else output_bytes(result.output)
+            except TaskFailedForGood as error:
+                result = error
+            else:
+                assert context._signals is not None, "it was given when the task began"
+                after_ms = max(int(result.callback_after_seconds * 1_000), 1)
+                context._signals.put_away(after_ms, output, result.reason)
+                return
         report = _outcome(work, context, result, self.worker_id)
         if report.status is ReportStatus.COMPLETED:
             self.completed += 1
         else:
             self.failed += 1
             _log.info("worker.task_failed", task_id=work.task_id, status=report.status, reason=report.reason)
+        self._send(work, report)
 
-        value = encode_command(report, _NO_KEY, token=work.token or b"")
+    def _send(self, work: ScheduledTask, command: AnyCommand) -> None:
+        value = encode_command(command, _NO_KEY, token=work.token or b"")
         self._reports.send(self._commands, work.partition, work.workflow_id.encode(), value)
 
 
@@ -220,7 +248,7 @@ def _outcome(work: ScheduledTask, context: TaskContext, result: Any, worker_id: 
         hand_out=work.hand_out,
         status=status,
         lease=context.lease,
-        sequence=1,
+        sequence=context._signals.end() if context._signals is not None else 1,
         worker_id=worker_id,
         output=output,
         reason=reason[:2_000] if reason else None,
