@@ -22,6 +22,7 @@ from typing import NamedTuple, assert_never
 from immutables import Map
 
 from broker_engine.model.definitions import LimitScope, TaskDef
+from broker_engine.model.limits import START_WITHIN_MS
 from broker_engine.model.slots import (
     Entry,
     LimitCommand,
@@ -38,8 +39,8 @@ from broker_engine.model.status import WaitingFor
 
 #: One level of priority is worth this much age: priority 99 overtakes whatever came in the last 99 minutes, no more.
 AGING_MS = 60_000
-#: A granted task has to start within this time.
-START_WITHIN_MS = 5_000
+#: The decider is asked about a grant this long after it: the time to start, and some for the way there and back.
+ASK_AFTER_MS = START_WITHIN_MS + 1_000
 #: How often the decider is asked again about a grant of which nothing was heard.
 ASK_EVERY_MS = 60_000
 #: Whoever waited this long for several limits gets each of them kept free as it frees (one waiter at a time).
@@ -53,7 +54,7 @@ class LimitRules(NamedTuple):
     #: At most so many limited tasks in progress altogether, and of each tenant; 0: no cap.
     global_cap: int = 0
     tenant_cap: int = 0
-    start_within_ms: int = START_WITHIN_MS
+    start_within_ms: int = ASK_AFTER_MS
 
     def is_limited(self, task_type: str) -> bool:
         """Whether hand-outs of such tasks go through the limiter."""

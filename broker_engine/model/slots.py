@@ -98,7 +98,9 @@ class LimitTick(NamedTuple):
     """Nothing but its log time: opens windows, takes in changed definitions, asks about old grants."""
 
 
-LimitCommand = RequestSlot | SlotStarted | ReleaseSlot | LimitTick
+#: What a decider tells the limiter.
+SlotMessage = RequestSlot | SlotStarted | ReleaseSlot
+LimitCommand = SlotMessage | LimitTick
 
 
 class Place(NamedTuple):
