@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker_engine.decider.limits import AGING_MS, ASK_EVERY_MS, PATIENCE_MS, START_WITHIN_MS
+from broker_engine.decider.limits import AGING_MS, ASK_AFTER_MS, ASK_EVERY_MS, PATIENCE_MS
 from broker_engine.model.definitions import LimitScope
 from broker_engine.model.slots import Place, SlotStarted
 from broker_engine.model.status import WaitingFor
@@ -225,13 +225,13 @@ def test_a_removed_definition_limits_nothing() -> None:
 
 
 def test_a_grant_not_started_in_time_is_asked_about_and_stays_taken() -> None:
-    limiter = limited(concurrent_exec_limit=1).request("a", "b").later(START_WITHIN_MS).tick()
+    limiter = limited(concurrent_exec_limit=1).request("a", "b").later(ASK_AFTER_MS).tick()
 
     assert (limiter.expired, limiter.granted) == (["a"], ["a"])
 
 
 def test_a_grant_is_asked_about_again_only_later() -> None:
-    limiter = limited(concurrent_exec_limit=1).request("a").later(START_WITHIN_MS).tick()
+    limiter = limited(concurrent_exec_limit=1).request("a").later(ASK_AFTER_MS).tick()
     limiter.later(ASK_EVERY_MS - 1).tick()
     assert limiter.expired == ["a"]
 
@@ -239,7 +239,7 @@ def test_a_grant_is_asked_about_again_only_later() -> None:
 
 
 def test_nobody_asks_about_a_started_grant() -> None:
-    assert not limited(concurrent_exec_limit=1).request("a").start("a").later(START_WITHIN_MS).tick().expired
+    assert not limited(concurrent_exec_limit=1).request("a").start("a").later(ASK_AFTER_MS).tick().expired
 
 
 # --- what can be seen ---------------------------------------------------------------------------------------------
