@@ -9,6 +9,7 @@ from broker_engine.decider import flow, slots
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.moves import Cause
 from broker_engine.model.commands import GrantExpired, SlotGranted
+from broker_engine.model.limits import START_WITHIN_MS
 from broker_engine.model.state import TaskState
 from broker_engine.model.status import Phase, ReasonCode
 
@@ -30,6 +31,8 @@ def expired(draft: Draft, command: GrantExpired, task: TaskState | str) -> str |
     if task.phase is not Phase.QUEUED:
         draft.outputs.append(slots.started(task, draft.now_ms))
         return "the task was started"
+    if task.handed_out_at_ms is not None and draft.now_ms < task.handed_out_at_ms + START_WITHIN_MS:
+        return "the hand-out may still be started"  # the grant was decided late (an outage): a worker counts on it
     draft.outputs.append(slots.released(task))
     flow.hand_out(draft, task, Cause.HANDED_OUT_AGAIN, ReasonCode.HANDED_OUT_AGAIN)
     return None

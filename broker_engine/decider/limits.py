@@ -42,7 +42,7 @@ AGING_MS = 60_000
 #: The decider is asked about a grant this long after it: the time to start, and some for the way there and back.
 ASK_AFTER_MS = START_WITHIN_MS + 1_000
 #: How often the decider is asked again about a grant of which nothing was heard.
-ASK_EVERY_MS = 60_000
+ASK_EVERY_MS = 10_000
 #: Whoever waited this long for several limits gets each of them kept free as it frees (one waiter at a time).
 PATIENCE_MS = 30_000
 

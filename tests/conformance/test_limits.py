@@ -206,7 +206,8 @@ def test_a_task_without_limits_tells_the_limiter_nothing(engine: Engine) -> None
     assert [work.start_before_ms for work in schedules(engine)] == [None]
 
 
-FAULTS = ("before begin", "before commit", "after commit before merge", "abort", "zombie")
+#: The outage is a crash after a commit and eight seconds without a decider: longer than a grant may take to start.
+FAULTS = ("before begin", "before commit", "after commit before merge", "abort", "zombie", "outage")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -217,7 +218,7 @@ def test_no_fault_between_any_two_steps_loses_a_slot_or_lets_one_more_in(fault: 
     with structlog.testing.capture_logs(), Engine() as engine:
         engine.run()
         register(engine, concurrentExecLimit=1)
-        engine.serve("work", takes_ms=lambda _work: 300)
+        worker = engine.serve("work", takes_ms=lambda _work: 300)
         submit(engine, *names)
         (node,) = engine.nodes
         turns, struck = [0], []
@@ -238,7 +239,7 @@ def test_no_fault_between_any_two_steps_loses_a_slot_or_lets_one_more_in(fault: 
         match fault:
             case "before commit":
                 engine.log.before_commit = strike
-            case "after commit before merge":
+            case "after commit before merge" | "outage":
                 engine.log.on_commit = strike
             case _:
                 engine.log.before_begin = strike
@@ -246,6 +247,9 @@ def test_no_fault_between_any_two_steps_loses_a_slot_or_lets_one_more_in(fault: 
             engine.clock.advance(50)
             engine.step()
             if not node.is_up:
+                for _ in range(160 if fault == "outage" else 0):
+                    engine.clock.advance(50)
+                    engine.step()
                 node.bury()
                 node.start()
         engine.log.before_begin = engine.log.before_commit = engine.log.on_commit = None
@@ -255,6 +259,7 @@ def test_no_fault_between_any_two_steps_loses_a_slot_or_lets_one_more_in(fault: 
         assert all_ended(engine, names)
         assert most_in_progress(engine) == 1
         assert slots_left(engine) == []
+        assert len(worker.ran) == len(names), "each ran once"
         handed_out = [(work.task_id, work.hand_out) for work in schedules(engine)]
         assert len(handed_out) == len(set(handed_out))
 

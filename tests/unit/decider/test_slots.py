@@ -153,6 +153,14 @@ def test_an_expired_grant_is_void_and_asked_for_again_under_the_next_number() ->
     assert "void" in (story.ignored or "")
 
 
+def test_asked_before_the_time_to_start_is_over_the_hand_out_stays_valid() -> None:
+    """A worker that starts in time does not ask: voided, it would run beside the next one."""
+    story = expire(grant(limited().start()).later(START_WITHIN_MS - 1))
+    assert told(story) == []
+
+    assert story.started().task.phase is Phase.RUNNING
+
+
 def test_asked_about_a_grant_that_was_started_the_decider_says_so() -> None:
     story = grant(limited().start()).started()
     expire(story)
