@@ -390,6 +390,7 @@ _CAUSES_BY_CODE: Mapping[ReasonCode, Cause] = {
     ReasonCode.CALLBACKS_RESET: Cause.DELAY_OVER,
     ReasonCode.HANDED_OUT_AGAIN: Cause.HANDED_OUT_AGAIN,
     ReasonCode.TOPIC_READY: Cause.HANDED_OUT_AGAIN,
+    ReasonCode.HANDED_OUT: Cause.HANDED_OUT_AGAIN,
 }
 
 

@@ -21,6 +21,8 @@ from broker_engine.model.status import Phase, ReasonCode, WaitingFor
 DELAY_GRACE_MS = 60_000
 #: How long a task waits for its queue's topic before it is looked at again.
 TOPIC_GRACE_MS = 60_000
+#: How often a task that waits for its slot asks the limiter again (which changes nothing unless the request was lost).
+SLOT_GRACE_MS = 60_000
 #: Phases in which a task may wait out a delay: back-off, start delay, callback.
 WAITING_PHASES = frozenset({Phase.RETRY_WAIT, Phase.CREATED, Phase.QUEUED})
 
@@ -74,6 +76,8 @@ def _hand_out(task: TaskState, _definition: TaskDef) -> int | None:
         return None
     if task.waiting_for is WaitingFor.TOPIC:
         return task.updated_at_ms + TOPIC_GRACE_MS
+    if task.waiting_for is WaitingFor.SLOT or task.waiting_for is WaitingFor.LOCK:
+        return task.updated_at_ms + SLOT_GRACE_MS
     return None if task.handed_out_at_ms is None else task.handed_out_at_ms + HAND_OUT_LIFETIME_MS
 
 

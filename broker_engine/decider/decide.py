@@ -15,7 +15,7 @@ from typing import assert_never
 import orjson
 from immutables import Map
 
-from broker_engine.decider import deadlines, flow, progress, steps
+from broker_engine.decider import deadlines, flow, grants, progress, slots, steps
 from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
@@ -28,23 +28,28 @@ from broker_engine.errors import BadRequest, NotFound
 from broker_engine.model.commands import (
     AllowStarts,
     AnyCommand,
+    AskForSlot,
     DeadlineReached,
     DelayDue,
     DeleteTaskDef,
     DeleteWorkflowDef,
     ExtendLease,
+    GiveSlotBack,
+    GrantExpired,
     IdempotencyStrategy,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
     ResetCallbacks,
+    SlotGranted,
     StartWorkflow,
     StopStarts,
     TaskProgressed,
     TaskReported,
     TaskStarted,
     TaskStep,
+    TellSlotStarted,
     TerminateWorkflow,
     Tick,
 )
@@ -100,6 +105,10 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             ignored = _delay_due(draft, command)
         case QueueReady():
             ignored = _queue_ready(draft, command)
+        case SlotGranted():
+            ignored = grants.granted(draft, command, _current(draft, command))
+        case GrantExpired():
+            ignored = grants.expired(draft, command, _current(draft, command))
         case DeadlineReached():
             ignored = _deadline(draft)
         case TerminateWorkflow():
@@ -115,6 +124,9 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             | DeleteWorkflowDef()
             | StopStarts()
             | AllowStarts()
+            | AskForSlot()
+            | TellSlotStarted()
+            | GiveSlotBack()
         ):
             raise AssertionError(f"{type(command).__name__} is not decided here")
         case _:
@@ -149,6 +161,9 @@ def _refused(execution: Execution | None, command: AnyCommand, status: int, mess
 def _unknown(command: AnyCommand) -> Decision:
     """A command for a workflow that does not exist (any more)."""
     message = f"there is no workflow {command.key}"
+    if isinstance(command, SlotGranted | GrantExpired):
+        back = slots.returned(command.task_id, command.hand_out)
+        return Decision(execution=None, outputs=(back,), ignored=message)
     if isinstance(command, TaskStarted) and command.wants_confirmation:
         return Decision(
             execution=None,
@@ -299,7 +314,15 @@ def _definition(command: StartWorkflow, context: Context) -> WorkflowDef:
 
 
 def _current(
-    draft: Draft, command: TaskStarted | TaskReported | TaskProgressed | TaskStep | DelayDue | QueueReady
+    draft: Draft,
+    command: TaskStarted
+    | TaskReported
+    | TaskProgressed
+    | TaskStep
+    | DelayDue
+    | QueueReady
+    | SlotGranted
+    | GrantExpired,
 ) -> TaskState | str:
     """The task that a command is about, or why the command belongs to the past."""
     task = draft.execution.tasks.get(command.reference)
@@ -357,6 +380,8 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
         waiting_for=None,
         heartbeat_at_ms=None,
     )
+    if task.holds_slot and not is_takeover:
+        draft.outputs.append(slots.started(task, draft.now_ms))
     if command.wants_confirmation:
         draft.outputs.append(_confirm(command, accepted=True))
     return None
@@ -367,6 +392,8 @@ def _void_start(task: TaskState, command: TaskStarted) -> str | None:
         return f"hand-out {command.hand_out} is void, the current one is {task.hand_out}"
     if task.phase not in (Phase.QUEUED, Phase.RUNNING):
         return f"the task is {task.phase}, not on its queue"
+    if task.waiting_for in slots.WAITS:
+        return f"hand-out {command.hand_out} is void, the task waits for its next slot"
     if progress.waits_for_callback(task):
         return f"hand-out {command.hand_out} was put away by its worker"
     return None

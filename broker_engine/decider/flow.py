@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from broker_engine.decider import slots
 from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
 from broker_engine.decider.documents import task_input, workflow_output
@@ -21,6 +22,7 @@ from broker_engine.decider.retries import is_fatal, retry_delay_ms
 from broker_engine.model.commands import TaskReported
 from broker_engine.model.decision import Delay, Schedule
 from broker_engine.model.definitions import TaskDef, TimeoutPolicy, WorkflowTask
+from broker_engine.model.limits import START_WITHIN_MS
 from broker_engine.model.state import TaskState, evolve
 from broker_engine.model.status import (
     FACTS,
@@ -133,11 +135,16 @@ def _on_queue(draft: Draft, task: TaskState) -> TaskState:
     missing topic would stall the transaction for 15 s and abort it)."""
     if not draft.context.queues.exists(task.domain, task.task_type):
         return evolve(task, waiting_for=WaitingFor.TOPIC)
+    waiting = slots.waiting(draft.execution, task, draft.context)
+    if waiting is not None:
+        return waiting
     return evolve(task, waiting_for=WaitingFor.WORKER, hand_out=task.hand_out + 1, handed_out_at_ms=draft.now_ms)
 
 
 def _put_on_queue(draft: Draft, reference: str) -> None:
     task = draft.execution.tasks[reference]
+    if task.waiting_for in slots.WAITS:
+        draft.outputs.append(slots.request(task, draft.step(task), draft.workflow.tenant))
     if task.waiting_for is not WaitingFor.WORKER:
         return
     definition = draft.step(task).definition
@@ -147,6 +154,7 @@ def _put_on_queue(draft: Draft, reference: str) -> None:
             response_timeout_ms=definition.response_timeout_seconds * 1_000,
             timeout_ms=definition.timeout_seconds * 1_000,
             secrets=definition.runtime_metadata,
+            start_before_ms=draft.now_ms + START_WITHIN_MS if task.holds_slot else None,
         )
     )
 
@@ -154,6 +162,9 @@ def _put_on_queue(draft: Draft, reference: str) -> None:
 def hand_out(draft: Draft, task: TaskState, cause: Cause, code: ReasonCode) -> None:
     """Put a waiting task on its queue under the next hand-out number; an earlier one is void from now on."""
     ready = _on_queue(draft, task)
+    if ready.waiting_for in slots.WAITS and task.waiting_for in slots.WAITS:
+        _ask_again(draft, ready)
+        return
     draft.move(
         task,
         cause,
@@ -164,6 +175,34 @@ def hand_out(draft: Draft, task: TaskState, cause: Cause, code: ReasonCode) -> N
         handed_out_at_ms=ready.handed_out_at_ms,
         due_at_ms=None,
         delay_returned=False,
+        holds_slot=ready.holds_slot,
+        resource=ready.resource,
+    )
+    _put_on_queue(draft, task.reference)
+
+
+def _ask_again(draft: Draft, task: TaskState) -> None:
+    """Repeat the request for a slot. No transition: the task waits as before."""
+    again = evolve(task, updated_at_ms=draft.now_ms)
+    deadline = next_deadline(again, draft.step(task).definition)
+    assert deadline is not None, "a task that waits for its slot asks again"
+    draft.set_aside(evolve(again, next_deadline=deadline.kind.value, next_deadline_at_ms=deadline.at_ms))
+    _put_on_queue(draft, task.reference)
+
+
+def grant(draft: Draft, task: TaskState) -> None:
+    """Hand a task out whose slot was granted."""
+    if not draft.context.queues.exists(task.domain, task.task_type):  # gone meanwhile: the slot goes back
+        hand_out(draft, task, Cause.HANDED_OUT_AGAIN, ReasonCode.HANDED_OUT_AGAIN)
+        return
+    draft.move(
+        task,
+        Cause.HANDED_OUT_AGAIN,
+        Phase.QUEUED,
+        ReasonCode.HANDED_OUT,
+        waiting_for=WaitingFor.WORKER,
+        hand_out=task.hand_out + 1,
+        handed_out_at_ms=draft.now_ms,
     )
     _put_on_queue(draft, task.reference)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from broker_engine.model.slots import ReleaseSlot, RequestSlot, SlotStarted
 from broker_engine.model.status import ReportStatus, StepStatus
 
 
@@ -168,6 +169,37 @@ class QueueReady(TaskCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskForSlot(Command):
+    """A decider tells the limiter that a hand-out waits. ``key`` of these three: names.LIMIT_KEY."""
+
+    slot: RequestSlot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellSlotStarted(Command):
+    """A decider tells the limiter that a granted hand-out was started."""
+
+    slot: SlotStarted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveSlotBack(Command):
+    """A decider tells the limiter that a hand-out has ended or is void."""
+
+    slot: ReleaseSlot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotGranted(TaskCommand):
+    """The limiter lets a task be handed out, under the number that it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantExpired(TaskCommand):
+    """The limiter has heard of no start of a granted hand-out in time: what became of it?"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(Command):
     """Nothing but its log time: lets deadlines of a quiet partition fire."""
 
@@ -230,6 +262,11 @@ AnyCommand = (
     | ResetCallbacks
     | DelayDue
     | QueueReady
+    | AskForSlot
+    | TellSlotStarted
+    | GiveSlotBack
+    | SlotGranted
+    | GrantExpired
     | Tick
     | DeadlineReached
     | PutTaskDef
@@ -239,3 +276,6 @@ AnyCommand = (
     | StopStarts
     | AllowStarts
 )
+
+#: Decided by the limiter, not about a workflow.
+ForLimiter = AskForSlot | TellSlotStarted | GiveSlotBack

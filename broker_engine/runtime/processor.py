@@ -47,6 +47,7 @@ from broker_engine.runtime.clock import BrokerClock, Clock, wall_clock_ms
 from broker_engine.runtime.commits import Commits, ThreadedCommits
 from broker_engine.runtime.definitions import DefinitionView
 from broker_engine.runtime.lanes import MAX_STARTS, Lanes
+from broker_engine.runtime.limits import LOOK_EVERY_MS
 from broker_engine.runtime.outbox import Outbox
 from broker_engine.runtime.ownership import Mark
 from broker_engine.runtime.partition import Partition, waiting_for_topic
@@ -259,6 +260,7 @@ class Session:
         self._is_closing = False
         self._monotonic = processor._monotonic
         self._next_retirement = self._monotonic() + RETIRE_EVERY_SECONDS
+        self._next_look = 0.0
 
     def _new_writer(self) -> TransactionalWriter:
         return self._log.transactional_writer(
@@ -362,7 +364,7 @@ class Session:
             return
         turn = Turn(self._setting, self._partitions, self._pending)
         try:
-            if _any(records, _NEEDS_DEFINITIONS):
+            if _any(records, _NEEDS_DEFINITIONS) or self._looks_at_limits():
                 ends = self._admin.end_offsets(self._definitions.partitions, Isolation.UNCOMMITTED)
                 self._definitions.catch_up(ends)
             for record in records:
@@ -383,6 +385,13 @@ class Session:
         group = self._reader.group()
         self._pending = turn
         self._commits.submit(lambda: self._write(turn, group))
+
+    def _looks_at_limits(self) -> bool:
+        """Whether the definitions are to be read anew because limits follow the newest ones."""
+        if self._monotonic() < self._next_look or not any(p.limits.state.entries for p in self._partitions.values()):
+            return False
+        self._next_look = self._monotonic() + LOOK_EVERY_MS / 2_000
+        return True
 
     def _settle(self, on_top: Turn | None = None) -> bool:
         """Wait for the commit that is under way and merge its turn; a failed one takes the turn on top with it, and
@@ -618,6 +627,7 @@ class Session:
 _TASK_STARTED = command_types_first_bytes(CommandType.TASK_STARTED)
 _NEEDS_DEFINITIONS = command_types_first_bytes(
     CommandType.START_WORKFLOW,
+    CommandType.REQUEST_SLOT,
     CommandType.PUT_TASK_DEF,
     CommandType.DELETE_TASK_DEF,
     CommandType.PUT_WORKFLOW_DEF,

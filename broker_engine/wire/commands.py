@@ -9,18 +9,22 @@ from broker_engine.errors import DecodeError
 from broker_engine.model.commands import (
     AllowStarts,
     AnyCommand,
+    AskForSlot,
     Command,
     DeadlineReached,
     DelayDue,
     DeleteTaskDef,
     DeleteWorkflowDef,
     ExtendLease,
+    GiveSlotBack,
+    GrantExpired,
     IdempotencyStrategy,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
     ResetCallbacks,
+    SlotGranted,
     StartWorkflow,
     StopStarts,
     TaskCommand,
@@ -28,9 +32,11 @@ from broker_engine.model.commands import (
     TaskReported,
     TaskStarted,
     TaskStep,
+    TellSlotStarted,
     TerminateWorkflow,
     Tick,
 )
+from broker_engine.model.slots import Line, ReleaseSlot, RequestSlot, SlotStarted
 from broker_engine.wire.codecs import COMMAND, FRAME_BYTES
 from broker_engine.wire.kinds import CommandType
 from broker_engine.wire.records import CommandRecord
@@ -56,6 +62,11 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     DeleteWorkflowDef: CommandType.DELETE_WORKFLOW_DEF,
     StopStarts: CommandType.STOP_STARTS,
     AllowStarts: CommandType.ALLOW_STARTS,
+    AskForSlot: CommandType.REQUEST_SLOT,
+    TellSlotStarted: CommandType.SLOT_STARTED,
+    GiveSlotBack: CommandType.RELEASE_SLOT,
+    SlotGranted: CommandType.SLOT_GRANTED,
+    GrantExpired: CommandType.GRANT_EXPIRED,
 }
 #: Commands that workers send under a token; a lease-less report (an operator finishing a task) is signed instead.
 WORKER_COMMANDS = frozenset(
@@ -171,6 +182,33 @@ def _queue_ready(r: CommandRecord, common: Mapping[str, Any]) -> QueueReady:
     )
 
 
+def _ask_for_slot(r: CommandRecord, common: Mapping[str, Any]) -> AskForSlot:
+    line = Line(_need(r.name, "name"), _need(r.domain, "domain"), r.tenant, r.resource)
+    slot = RequestSlot(
+        task_id=_need(r.task_id, "taskId"),
+        hand_out=r.hand_out,
+        workflow_id=_need(r.workflow_id, "workflowId"),
+        reference=_need(r.reference, "reference"),
+        line=line,
+        priority=r.priority,
+        asked_at_ms=_need(r.asked_at_ms, "askedAt"),
+    )
+    return AskForSlot(**common, slot=slot)
+
+
+def _slot_started(r: CommandRecord, common: Mapping[str, Any]) -> TellSlotStarted:
+    slot = SlotStarted(_need(r.task_id, "taskId"), r.hand_out, _need(r.started_at_ms, "startedAt"))
+    return TellSlotStarted(**common, slot=slot)
+
+
+def _about_grant(
+    kind: type[SlotGranted | GrantExpired],
+) -> Callable[[CommandRecord, Mapping[str, Any]], SlotGranted | GrantExpired]:
+    return lambda r, common: kind(
+        **common, reference=_need(r.reference, "reference"), task_id=_need(r.task_id, "taskId"), hand_out=r.hand_out
+    )
+
+
 DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyCommand]] = {
     CommandType.START_WORKFLOW: _start,
     CommandType.TASK_STARTED: _started,
@@ -194,6 +232,13 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.DELETE_WORKFLOW_DEF: lambda r, common: DeleteWorkflowDef(**common, version=_need(r.version, "version")),
     CommandType.STOP_STARTS: lambda r, common: StopStarts(**common, reason=r.reason),
     CommandType.ALLOW_STARTS: lambda _, common: AllowStarts(**common),
+    CommandType.REQUEST_SLOT: _ask_for_slot,
+    CommandType.SLOT_STARTED: _slot_started,
+    CommandType.RELEASE_SLOT: lambda r, common: GiveSlotBack(
+        **common, slot=ReleaseSlot(_need(r.task_id, "taskId"), r.hand_out)
+    ),
+    CommandType.SLOT_GRANTED: _about_grant(SlotGranted),
+    CommandType.GRANT_EXPIRED: _about_grant(GrantExpired),
 }
 
 
@@ -320,6 +365,23 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
                 "tenant": command.tenant,
                 "deadline_at_ms": command.deadline_at_ms,
             }
+        case AskForSlot(slot=slot):
+            return {
+                "task_id": slot.task_id,
+                "hand_out": slot.hand_out,
+                "workflow_id": slot.workflow_id,
+                "reference": slot.reference,
+                "name": slot.line.task_type,
+                "domain": slot.line.domain,
+                "tenant": slot.line.tenant,
+                "resource": slot.line.resource,
+                "priority": slot.priority,
+                "asked_at_ms": slot.asked_at_ms,
+            }
+        case TellSlotStarted(slot=slot):
+            return slot._asdict()
+        case GiveSlotBack(slot=slot):
+            return slot._asdict()
         case DelayDue():
             return {"due_at_ms": command.due_at_ms}
         case TerminateWorkflow() | StopStarts():

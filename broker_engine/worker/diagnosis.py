@@ -25,6 +25,10 @@ def explain(task: TaskState, last_poll_ms: int | None, now_ms: int) -> str:
             return f"waits for the topic of its queue {task.domain}/{task.task_type} to be made"
         case WaitingFor.WORKER:
             return _queued(task, last_poll_ms, now_ms)
+        case WaitingFor.SLOT:
+            return f"waits until the limits of task type {task.task_type} let it in"
+        case WaitingFor.LOCK:
+            return f"waits for {task.resource}, which another task works on"
         case None:
             return f"{task.phase}"
         case _:

@@ -64,3 +64,15 @@ def test_an_ended_task_says_how_it_ended() -> None:
     story = Story(a_step("a", retry_count=0)).start().taken().failed("no disk")
 
     assert said(story, 0) == "FAILED: no disk"
+
+
+def test_a_task_that_is_held_back_by_its_limits_says_so() -> None:
+    task = evolve(Story("a").start().task, waiting_for=WaitingFor.SLOT)
+
+    assert explain(task, None, START_MS) == "waits until the limits of task type encode let it in"
+
+
+def test_a_task_that_waits_for_a_lock_names_the_resource() -> None:
+    task = evolve(Story("a").start().task, waiting_for=WaitingFor.LOCK, resource="film.mov")
+
+    assert explain(task, None, START_MS) == "waits for film.mov, which another task works on"
