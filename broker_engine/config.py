@@ -47,6 +47,9 @@ class Settings(BaseSettings):
     transaction_timeout_ms: int = 60_000
     #: Commands per transaction.
     batch_records: int = 1_000
+    #: Write only the last state of a task per transaction: a record less per short task. Events still tell every
+    #: transition; whoever follows the states misses those in between.
+    merge_task_states: bool = False
     #: How long finished workflows stay readable.
     retention_ms: int = 7 * 24 * 60 * 60 * 1_000
     max_payload_bytes: int = MAX_PAYLOAD_BYTES

@@ -144,6 +144,12 @@ class Outbox:
         value = codecs.CHECKPOINT.encode(Checkpoint(partition, offset, log_time_ms, lanes))
         return (self._names[Topic.CHECKPOINTS], partition, str(partition).encode(), value, _NONE)
 
+    def merged(self, records: list[OutRecord]) -> list[OutRecord]:
+        """The records without those task states that a later one of the same transaction replaces."""
+        topic = self._names[Topic.TASK_STATE]
+        last = {record[2]: record for record in records if record[0] == topic}
+        return [record for record in records if record[0] != topic or last[record[2]] is record]
+
     def verdicts(self, batch: Batch) -> Iterable[OutRecord]:
         """The start confirmations of the whole batch."""
         for worker_id, verdicts in batch.verdicts.items():

@@ -237,6 +237,7 @@ class Session:
             grace_ms=self._settings.session_timeout_ms,
             environment=self._settings.environment(),
             max_payload_bytes=self._settings.max_payload_bytes,
+            merges_task_states=self._settings.merge_task_states,
             lanes=self._lanes.topics,
             starts_are_read=self._starts_are_read,
         )

@@ -57,6 +57,7 @@ class Setting:
     grace_ms: int
     environment: Mapping[str, str]
     max_payload_bytes: int
+    merges_task_states: bool
     #: Topics of starts.
     lanes: Container[str]
     #: Whether every start of a partition that stands on the log is decided, given how far this turn is.
@@ -311,6 +312,8 @@ class Turn:
 
     def finish(self) -> None:
         """Add what is written once per batch: confirmations, and checkpoints now and then."""
+        if self._setting.merges_task_states:
+            self.batch.records = self._setting.outbox.merged(self.batch.records)
         self.batch.records += self._setting.outbox.verdicts(self.batch)
         for number, overlay in self.overlays.items():
             overlay.log_time_ms = self._partitions[number].log_time_ms

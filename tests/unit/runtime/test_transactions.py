@@ -9,10 +9,12 @@ import pytest
 
 from broker_engine.errors import LogError, Retriable, TransactionAborted
 from broker_engine.log.memory.partitions import Outcome
-from broker_engine.model.commands import TerminateWorkflow
+from broker_engine.model.commands import TaskReported, TaskStarted, TerminateWorkflow
+from broker_engine.model.status import ReportStatus
 from broker_engine.runtime.commits import LateCommits
 from broker_engine.testing import Engine, Node
 from broker_engine.topics import Topic
+from broker_engine.wire.codecs import TASK_STATE
 from broker_engine.worker import TaskFailed
 from tests.support.looking import aborted, name_in, schedules, transactions, workflow
 
@@ -268,3 +270,23 @@ def test_an_abort_between_two_commands_of_a_partition_loses_none(monkeypatch: py
 
         assert writing.aborts == 1
         assert [workflow(engine, workflow_id).status for workflow_id in ids] == ["TERMINATED"] * 4
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_merged_task_states_leave_the_last_one_and_every_event(merges: bool) -> None:
+    """Two commands about one task in one turn: a switch, off by default."""
+    with Engine(partitions=1, merge_task_states=merges) as engine:
+        engine.run()
+        engine.register_task(TASK)
+        engine.start_task("work", workflow_id="w")
+        (work,) = schedules(engine)
+        about = {"key": "w", "reference": work.reference, "task_id": work.task_id, "hand_out": work.hand_out}
+        engine.send(TaskStarted(worker_id="worker", **about))
+        engine.send(TaskReported(status=ReportStatus.COMPLETED, **about))
+        before, events = len(engine.records(Topic.TASK_STATE)), len(engine.records(Topic.EVENTS))
+        engine.run()
+
+        states = [TASK_STATE.decode(record.value).status for record in engine.records(Topic.TASK_STATE)[before:]]
+        assert states == (["COMPLETED"] if merges else ["IN_PROGRESS", "COMPLETED"])
+        assert len(engine.records(Topic.EVENTS)) - events == 2
+        assert workflow(engine, "w").status == "COMPLETED"
