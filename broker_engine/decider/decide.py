@@ -20,6 +20,7 @@ from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
 from broker_engine.decider.documents import workflow_input
+from broker_engine.decider.domains import domains_problem
 from broker_engine.decider.draft import Draft, reply
 from broker_engine.decider.identity import workflow_id_for
 from broker_engine.decider.moves import Cause
@@ -205,6 +206,7 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
         remembered=existing.workflow.remembered if existing else (),
         tenant=command.tenant,
         deadline_at_ms=command.deadline_at_ms,
+        task_to_domain=command.task_to_domain,
     )
     empty = Execution(workflow=workflow, tasks=Map(), definition=definition)
     draft = Draft(empty, command, context, is_new=True)
@@ -236,6 +238,9 @@ def _refusal(command: StartWorkflow, context: Context) -> tuple[int, str] | None
     if command.deadline_at_ms is not None and command.deadline_at_ms <= context.now_ms:
         late_ms = context.now_ms - command.deadline_at_ms
         return 400, f"deadlineAt {command.deadline_at_ms} has passed {late_ms} ms ago: give a later moment or none"
+    wrong = domains_problem(command.task_to_domain) if command.task_to_domain is not None else None
+    if wrong is not None:
+        return 400, wrong
     if len(command.input) > context.max_payload_bytes:
         return 413, _too_large("input", len(command.input), context)
     if command.idempotency_key is not None and command.key != workflow_id_for(command.name, command.idempotency_key):

@@ -13,6 +13,7 @@ import orjson
 from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
 from broker_engine.decider.documents import task_input, workflow_output
+from broker_engine.decider.domains import place
 from broker_engine.decider.draft import MAX_REASON, Draft
 from broker_engine.decider.identity import task_id as derive_task_id
 from broker_engine.decider.moves import Cause
@@ -83,6 +84,7 @@ def _schedule(draft: Draft, step: WorkflowTask, code: ReasonCode) -> TaskState |
         run=workflow.run,
         reference=step.reference,
     )
+    domain, choices = place(workflow.task_to_domain, step.name, draft.context)
     task = TaskState(
         phase=Phase.CREATED if step.start_delay_seconds else Phase.QUEUED,
         status=TaskStatus.SCHEDULED,
@@ -92,7 +94,8 @@ def _schedule(draft: Draft, step: WorkflowTask, code: ReasonCode) -> TaskState |
         run=workflow.run,
         reference=step.reference,
         task_type=step.name,
-        domain=draft.context.default_domain,
+        domain=domain,
+        domain_choices=choices,
         seq=draft.execution.last_seq + 1,
         priority=workflow.priority,
         input=task_input(draft.execution, step, task_id, draft.context.environment),
@@ -325,6 +328,7 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         attempt=attempt,
     )
     delay_ms = retry_delay_ms(step.definition, task.attempt, task_id)
+    domain, choices = place(workflow.task_to_domain, task.task_type, draft.context)
     again = TaskState(
         phase=Phase.RETRY_WAIT if delay_ms else Phase.QUEUED,
         status=TaskStatus.SCHEDULED,
@@ -334,7 +338,8 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         run=task.run,
         reference=task.reference,
         task_type=task.task_type,
-        domain=task.domain,
+        domain=domain,
+        domain_choices=choices,
         seq=draft.execution.last_seq + 1,
         iteration=task.iteration,
         attempt=attempt,

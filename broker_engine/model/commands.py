@@ -60,6 +60,8 @@ class StartWorkflow(Command):
     tenant: str | None = None
     #: A moment (epoch milliseconds) after which nothing of it is scheduled and at which it times out.
     deadline_at_ms: int | None = None
+    #: Task type (or ``*``) to a list of domains, as a JSON object (decider.domains).
+    task_to_domain: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,7 @@ from broker_engine.runtime.lanes import MAX_STARTS, Lanes
 from broker_engine.runtime.outbox import Outbox
 from broker_engine.runtime.ownership import Mark
 from broker_engine.runtime.partition import Partition, waiting_for_topic
+from broker_engine.runtime.pollers import Pollers
 from broker_engine.runtime.queues import Queues
 from broker_engine.runtime.retention import retire
 from broker_engine.runtime.takeover import Takeover, claim, member_id, release
@@ -227,12 +228,14 @@ class Session:
             queue_partitions=self._settings.queue_partitions,
             executor=processor._executor("queues", 1),
         )
+        self._pollers = Pollers(self._log, self._namespace, processor._monotonic)
         self._setting = Setting(
             partitions=processor._partitions,
             partition_of=self._log.partition_of,
             signer=signer,
             definitions=self._definitions,
             queues=self._queues,
+            pollers=self._pollers,
             outbox=Outbox(self._namespace, processor._partitions, self._queues, signer),
             grace_ms=self._settings.session_timeout_ms,
             environment=self._settings.environment(),
@@ -282,6 +285,7 @@ class Session:
             self._admin.end_offsets(self._definitions.partitions, Isolation.UNCOMMITTED), timeout=30.0
         )
         self._queues.start()
+        self._pollers.start()
         self._reader = self._log.group_reader(
             self._namespace.engine_group,
             client_id=member_id(self._namespace, self._slot),
@@ -307,6 +311,7 @@ class Session:
         if self._commits.is_done():
             self._settle()
         self._ticker.serve(self._partitions.values())
+        self._pollers.read_on()
 
     def _read(self) -> list[Record]:
         """The next batch: commands as they come, and starts by budget while there is room beside them."""
@@ -611,6 +616,7 @@ class Session:
         self._writer.close()
         self._ticker.close()
         self._queues.close()
+        self._pollers.close()
         self._definitions.close()
         self._admin.close()
 

@@ -33,6 +33,7 @@ from broker_engine.model.status import WaitingFor
 from broker_engine.runtime.definitions import DefinitionView
 from broker_engine.runtime.outbox import Batch, Outbox
 from broker_engine.runtime.partition import CHECKPOINT_EVERY_MS, Clocks, Partition
+from broker_engine.runtime.pollers import Pollers
 from broker_engine.runtime.queues import Queues
 from broker_engine.wire.commands import decode_command
 from broker_engine.wire.records import Idempotency
@@ -53,6 +54,7 @@ class Setting:
     signer: Signer
     definitions: DefinitionView
     queues: Queues
+    pollers: Pollers
     outbox: Outbox
     grace_ms: int
     environment: Mapping[str, str]
@@ -205,6 +207,7 @@ class Turn:
                 queues=setting.queues,
                 environment=setting.environment,
                 max_payload_bytes=setting.max_payload_bytes,
+                pollers=setting.pollers,
             )
         return context
 

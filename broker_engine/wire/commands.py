@@ -76,6 +76,7 @@ def _start(r: CommandRecord, common: Mapping[str, Any]) -> StartWorkflow:
         definition=r.definition,
         tenant=r.tenant,
         deadline_at_ms=r.deadline_at_ms,
+        task_to_domain=r.task_to_domain,
     )
 
 
@@ -274,6 +275,7 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
                 "definition": command.definition,
                 "tenant": command.tenant,
                 "deadline_at_ms": command.deadline_at_ms,
+                "task_to_domain": command.task_to_domain,
             }
         case DelayDue():
             return {"due_at_ms": command.due_at_ms}
