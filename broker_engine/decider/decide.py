@@ -15,7 +15,7 @@ from typing import assert_never
 import orjson
 from immutables import Map
 
-from broker_engine.decider import deadlines, flow, progress
+from broker_engine.decider import deadlines, flow, losses, progress
 from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
@@ -47,6 +47,7 @@ from broker_engine.model.commands import (
     TaskStarted,
     TerminateWorkflow,
     Tick,
+    WorkerLost,
 )
 from broker_engine.model.decision import Confirm, Decision, Delay, RememberStart
 from broker_engine.model.definitions import TimeoutPolicy, WorkflowDef
@@ -100,6 +101,8 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             ignored = _queue_ready(draft, command)
         case DeadlineReached():
             ignored = _deadline(draft)
+        case WorkerLost():
+            ignored = losses.worker_lost(draft, command)
         case TerminateWorkflow():
             ignored = _terminate(draft, command)
         case ReleaseWorkflow():

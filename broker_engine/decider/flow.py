@@ -244,6 +244,12 @@ def time_out(draft: Draft, task: TaskState, kind: DeadlineKind) -> None:
     _fail(draft, task, ending, reason, {"waiting_for": None}, may_retry=may_retry)
 
 
+def lose(draft: Draft, task: TaskState, reason: str) -> None:
+    """The worker of a running attempt is gone: timed out, and retried as after a response time-out."""
+    ending = Ending(Cause.TIMED_OUT, Phase.TIMED_OUT, TaskStatus.TIMED_OUT, ReasonCode.WORKER_LOST)
+    _fail(draft, task, ending, reason, {"waiting_for": None})
+
+
 def _timeout_reason(kind: DeadlineKind, definition: TaskDef) -> str:
     seconds = {
         DeadlineKind.TOTAL: definition.total_timeout_seconds,

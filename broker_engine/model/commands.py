@@ -150,6 +150,15 @@ class QueueReady(TaskCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost(Command):
+    """A worker was not heard of for ten seconds, which ended at ``lost_at_ms``. On the log it concerns the partition
+    that it stands in (its key says nothing more); the shell decides it for every workflow of the worker there."""
+
+    worker_id: str
+    lost_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(Command):
     """Nothing but its log time: lets deadlines of a quiet partition fire."""
 
@@ -211,6 +220,7 @@ AnyCommand = (
     | ResetCallbacks
     | DelayDue
     | QueueReady
+    | WorkerLost
     | Tick
     | DeadlineReached
     | PutTaskDef

@@ -23,6 +23,8 @@ EVERY_SECONDS = 1.0
 _MAX_RECORDS = 1_000
 #: More signs of life than this are not kept (the ones heard of longest ago go first).
 MAX_KEPT = 100_000
+#: Workers speak every three seconds, and a decider asks after a silent one: a longer gap in log time means an outage.
+GAP_MS = 7_000
 
 
 class Pollers:
@@ -42,6 +44,8 @@ class Pollers:
         self._workers: dict[str, dict[Queue, int]] = {}
         #: The largest LogAppendTime read.
         self.log_time_ms = 0
+        #: When the topic was last written to again after an outage.
+        self.gap_at_ms = 0
 
     def start(self) -> None:
         self._reader.assign({self._tp: BEGINNING})
@@ -65,10 +69,17 @@ class Pollers:
         if len(records) < _MAX_RECORDS:
             self._next_read = now + EVERY_SECONDS
 
+    def forget(self, worker_id: str) -> None:
+        """Drop a worker that is taken for lost, until it is heard of again."""
+        for key in [key for key, (known, _) in self._known.items() if known == worker_id]:
+            self._forget(key)
+
     def close(self) -> None:
         self._reader.close()
 
     def _take(self, record: Record) -> None:
+        if record.timestamp_ms - self.log_time_ms > GAP_MS:
+            self.gap_at_ms = record.timestamp_ms
         self.log_time_ms = max(self.log_time_ms, record.timestamp_ms)
         key = record.key or b""
         self._forget(key)

@@ -47,6 +47,7 @@ from broker_engine.runtime.clock import BrokerClock, Clock, wall_clock_ms
 from broker_engine.runtime.commits import Commits, ThreadedCommits
 from broker_engine.runtime.definitions import DefinitionView
 from broker_engine.runtime.lanes import MAX_STARTS, Lanes
+from broker_engine.runtime.losses import Losses
 from broker_engine.runtime.outbox import Outbox
 from broker_engine.runtime.ownership import Mark
 from broker_engine.runtime.partition import Partition, waiting_for_topic
@@ -245,6 +246,14 @@ class Session:
             starts_are_read=self._starts_are_read,
         )
         self._clock = BrokerClock(processor._clock)
+        self._losses = Losses(
+            self._log,
+            self._namespace,
+            signer,
+            self._pollers,
+            self._clock,
+            grace_ms=self._settings.session_timeout_ms,
+        )
         self._ticker = Ticker(self._log, self._namespace, signer, self._clock)
         self._partitions: dict[int, Partition] = {}
         self._takeovers: dict[int, Future[Partition]] = {}
@@ -312,6 +321,7 @@ class Session:
             self._settle()
         self._ticker.serve(self._partitions.values())
         self._pollers.read_on()
+        self._losses.serve(self._partitions.values())
 
     def _read(self) -> list[Record]:
         """The next batch: commands as they come, and starts by budget while there is room beside them."""
@@ -617,6 +627,7 @@ class Session:
         self._ticker.close()
         self._queues.close()
         self._pollers.close()
+        self._losses.close()
         self._definitions.close()
         self._admin.close()
 

@@ -29,6 +29,7 @@ from broker_engine.model.commands import (
     TaskStarted,
     TerminateWorkflow,
     Tick,
+    WorkerLost,
 )
 from broker_engine.wire.codecs import COMMAND, FRAME_BYTES
 from broker_engine.wire.kinds import CommandType
@@ -46,6 +47,7 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     ResetCallbacks: CommandType.RESET_CALLBACKS,
     DelayDue: CommandType.DELAY_DUE,
     QueueReady: CommandType.QUEUE_READY,
+    WorkerLost: CommandType.WORKER_LOST,
     Tick: CommandType.TICK,
     DeadlineReached: CommandType.DEADLINE_REACHED,
     PutTaskDef: CommandType.PUT_TASK_DEF,
@@ -152,6 +154,9 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.RESET_CALLBACKS: lambda _, common: ResetCallbacks(**common),
     CommandType.DELAY_DUE: _delay_due,
     CommandType.QUEUE_READY: _queue_ready,
+    CommandType.WORKER_LOST: lambda r, common: WorkerLost(
+        **common, worker_id=_need(r.worker_id, "workerId"), lost_at_ms=_need(r.due_at_ms, "dueAt")
+    ),
     CommandType.TICK: lambda _, common: Tick(**common),
     CommandType.TERMINATE_WORKFLOW: lambda r, common: TerminateWorkflow(**common, reason=r.reason),
     CommandType.RELEASE_WORKFLOW: lambda _, common: ReleaseWorkflow(**common),
@@ -277,6 +282,8 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
                 "deadline_at_ms": command.deadline_at_ms,
                 "task_to_domain": command.task_to_domain,
             }
+        case WorkerLost():
+            return {"worker_id": command.worker_id, "due_at_ms": command.lost_at_ms}
         case DelayDue():
             return {"due_at_ms": command.due_at_ms}
         case TerminateWorkflow() | StopStarts():
