@@ -2,8 +2,9 @@
 
 Silence is measured on ``<ns>.workers`` itself. When a worker misses its word, a probe (a tombstone of ours) is appended
 there; its LogAppendTime, once read back, is the time, and everything before it has been read. So a decider that lags
-or a broker that was away makes nobody seem silent. After the session's start and after a gap in the topic's log time
-(an outage) nobody is judged for one session time-out: the workers' words come first.
+or a broker that was away makes nobody seem silent. After a gap in the topic's log time (an outage) nobody is judged for
+one session time-out: the workers' words come first. A partition that was just taken over hears of losses after its own
+grace period, as of deadlines.
 """
 
 from __future__ import annotations
@@ -62,7 +63,6 @@ class Losses:
         self._pollers = pollers
         self._clock = clock
         self._grace_ms = grace_ms
-        self._quiet_until_ms = clock.now_ms() + grace_ms
         self._lost: dict[str, _Loss] = {}
         self._next_ms = self._next_probe_ms = self._next_look_ms = 0
         #: Partitions that know of all that is in ``_lost``.
@@ -79,7 +79,7 @@ class Losses:
             self._next_probe_ms = now_ms + _PROBE_EVERY_MS
             self._probe()
         time_ms = self._pollers.log_time_ms
-        if time_ms >= max(self._quiet_until_ms, self._pollers.gap_at_ms + self._grace_ms):
+        if time_ms >= self._pollers.gap_at_ms + self._grace_ms:
             self._judge(workers, time_ms)
         if self._lost:
             self._tell(partitions, now_ms)
