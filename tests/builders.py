@@ -125,6 +125,16 @@ class Queues:
         return task_type not in self.missing
 
 
+@dataclass
+class Pollers:
+    """Queues by the moment at which a worker of theirs was last heard of."""
+
+    seen: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def last_seen_ms(self, domain: str, task_type: str) -> int | None:
+        return self.seen.get((domain, task_type))
+
+
 def a_context(now_ms: int = START_MS, **fields: Any) -> Context:
     """The surroundings of a decision."""
     defaults: dict[str, Any] = {"position": "commands/0/0", "definitions": Definitions(), "queues": Queues()}

@@ -77,7 +77,8 @@ def definitions(session: Session) -> None:
     app,
     "start",
     example="""broker-engine workflow start order --input '{"orderId": 7}' --wait
-    broker-engine workflow start order --input-file order.json --idempotency-key 7 --strategy return_existing""",
+    broker-engine workflow start order --input-file order.json --idempotency-key 7 --strategy return_existing
+    broker-engine workflow start order --task-to-domain '{"*": "eu, NO_DOMAIN"}'""",
 )
 def start(
     session: Session,
@@ -100,6 +101,10 @@ def start(
         datetime | None,
         typer.Option(formats=MOMENTS, help="When it times out at the latest, for example 2030-01-31T12:00:00+00:00."),
     ] = None,
+    task_to_domain: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help='Domains by task type or *, best first: \'{"*": "eu, NO_DOMAIN"}\'.'),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exit code 1 if it is not COMPLETED.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait with --wait; then exit code 5.")] = 60.0,
 ) -> None:
@@ -120,6 +125,7 @@ def start(
         source="cli",
         tenant=tenant,
         deadline_at=deadline_at.astimezone() if deadline_at is not None else None,
+        task_to_domain=_object(task_to_domain.encode(), "--task-to-domain") if task_to_domain is not None else None,
     )
     if not wait:
         if session.json:
@@ -141,6 +147,10 @@ def _input(input_json: str | None, input_file: Path | None) -> dict[str, Any]:
         text, hint = input_json.encode(), "--input"
     else:
         return {}
+    return _object(text, hint)
+
+
+def _object(text: bytes, hint: str) -> dict[str, Any]:
     try:
         data = orjson.loads(text)
     except orjson.JSONDecodeError as error:

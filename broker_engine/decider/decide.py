@@ -15,11 +15,12 @@ from typing import assert_never
 import orjson
 from immutables import Map
 
-from broker_engine.decider import deadlines, flow, grants, progress, slots, steps
+from broker_engine.decider import deadlines, flow, grants, losses, progress, slots, steps
 from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
 from broker_engine.decider.documents import workflow_input
+from broker_engine.decider.domains import domains_problem
 from broker_engine.decider.draft import Draft, reply
 from broker_engine.decider.identity import workflow_id_for
 from broker_engine.decider.moves import Cause
@@ -52,6 +53,7 @@ from broker_engine.model.commands import (
     TellSlotStarted,
     TerminateWorkflow,
     Tick,
+    WorkerLost,
 )
 from broker_engine.model.decision import Confirm, Decision, Delay, RememberStart
 from broker_engine.model.definitions import TimeoutPolicy, WorkflowDef
@@ -111,6 +113,8 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             ignored = grants.expired(draft, command, _current(draft, command))
         case DeadlineReached():
             ignored = _deadline(draft)
+        case WorkerLost():
+            ignored = losses.worker_lost(draft, command)
         case TerminateWorkflow():
             ignored = _terminate(draft, command)
         case ReleaseWorkflow():
@@ -223,6 +227,7 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
         remembered=existing.workflow.remembered if existing else (),
         tenant=command.tenant,
         deadline_at_ms=command.deadline_at_ms,
+        task_to_domain=command.task_to_domain,
     )
     empty = Execution(workflow=workflow, tasks=Map(), definition=definition)
     draft = Draft(empty, command, context, is_new=True)
@@ -254,6 +259,9 @@ def _refusal(command: StartWorkflow, context: Context) -> tuple[int, str] | None
     if command.deadline_at_ms is not None and command.deadline_at_ms <= context.now_ms:
         late_ms = context.now_ms - command.deadline_at_ms
         return 400, f"deadlineAt {command.deadline_at_ms} has passed {late_ms} ms ago: give a later moment or none"
+    wrong = domains_problem(command.task_to_domain) if command.task_to_domain is not None else None
+    if wrong is not None:
+        return 400, wrong
     if len(command.input) > context.max_payload_bytes:
         return 413, _too_large("input", len(command.input), context)
     if command.idempotency_key is not None and command.key != workflow_id_for(command.name, command.idempotency_key):

@@ -14,6 +14,7 @@ from broker_engine.decider import slots
 from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
 from broker_engine.decider.documents import task_input, workflow_output
+from broker_engine.decider.domains import place
 from broker_engine.decider.draft import MAX_REASON, Draft
 from broker_engine.decider.identity import task_id as derive_task_id
 from broker_engine.decider.moves import Cause
@@ -85,6 +86,7 @@ def _schedule(draft: Draft, step: WorkflowTask, code: ReasonCode) -> TaskState |
         run=workflow.run,
         reference=step.reference,
     )
+    domain, choices = place(workflow.task_to_domain, step.name, draft.context)
     task = TaskState(
         phase=Phase.CREATED if step.start_delay_seconds else Phase.QUEUED,
         status=TaskStatus.SCHEDULED,
@@ -94,7 +96,8 @@ def _schedule(draft: Draft, step: WorkflowTask, code: ReasonCode) -> TaskState |
         run=workflow.run,
         reference=step.reference,
         task_type=step.name,
-        domain=draft.context.default_domain,
+        domain=domain,
+        domain_choices=choices,
         seq=draft.execution.last_seq + 1,
         priority=workflow.priority,
         input=task_input(draft.execution, step, task_id, draft.context.environment),
@@ -281,6 +284,12 @@ def time_out(draft: Draft, task: TaskState, kind: DeadlineKind) -> None:
     _fail(draft, task, ending, reason, {"waiting_for": None}, may_retry=may_retry)
 
 
+def lose(draft: Draft, task: TaskState, reason: str) -> None:
+    """The worker of a running attempt is gone: timed out, and retried as after a response time-out."""
+    ending = Ending(Cause.TIMED_OUT, Phase.TIMED_OUT, TaskStatus.TIMED_OUT, ReasonCode.WORKER_LOST)
+    _fail(draft, task, ending, reason, {"waiting_for": None})
+
+
 def _timeout_reason(kind: DeadlineKind, definition: TaskDef) -> str:
     seconds = {
         DeadlineKind.TOTAL: definition.total_timeout_seconds,
@@ -365,6 +374,7 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         attempt=attempt,
     )
     delay_ms = retry_delay_ms(step.definition, task.attempt, task_id)
+    domain, choices = place(workflow.task_to_domain, task.task_type, draft.context)
     again = TaskState(
         phase=Phase.RETRY_WAIT if delay_ms else Phase.QUEUED,
         status=TaskStatus.SCHEDULED,
@@ -374,7 +384,8 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         run=task.run,
         reference=task.reference,
         task_type=task.task_type,
-        domain=task.domain,
+        domain=domain,
+        domain_choices=choices,
         seq=draft.execution.last_seq + 1,
         iteration=task.iteration,
         attempt=attempt,

@@ -61,6 +61,8 @@ class StartWorkflow(Command):
     tenant: str | None = None
     #: A moment (epoch milliseconds) after which nothing of it is scheduled and at which it times out.
     deadline_at_ms: int | None = None
+    #: Task type (or ``*``) to a list of domains, as a JSON object (decider.domains).
+    task_to_domain: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +202,15 @@ class GrantExpired(TaskCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost(Command):
+    """A worker was not heard of for ten seconds, which ended at ``lost_at_ms``. On the log it concerns the partition
+    that it stands in (its key says nothing more); the shell decides it for every workflow of the worker there."""
+
+    worker_id: str
+    lost_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(Command):
     """Nothing but its log time: lets deadlines of a quiet partition fire."""
 
@@ -267,6 +278,7 @@ AnyCommand = (
     | GiveSlotBack
     | SlotGranted
     | GrantExpired
+    | WorkerLost
     | Tick
     | DeadlineReached
     | PutTaskDef

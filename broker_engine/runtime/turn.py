@@ -7,7 +7,7 @@ forgetting the turn is all that an abort needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import orjson
 import structlog
@@ -16,6 +16,7 @@ from broker_engine.decider.context import Context
 from broker_engine.decider.deadlines import earliest_deadline_ms
 from broker_engine.decider.decide import decide, quarantine
 from broker_engine.decider.limits import LimitRules
+from broker_engine.decider.losses import lost_tasks
 from broker_engine.decider.registry import DefinitionCommand, decide_definition
 from broker_engine.errors import DecodeError
 from broker_engine.log.ports import Record
@@ -27,6 +28,7 @@ from broker_engine.model.commands import (
     StartWorkflow,
     TaskCommand,
     Tick,
+    WorkerLost,
 )
 from broker_engine.model.decision import Decision, RememberStart, WriteDefinition
 from broker_engine.model.definitions import WorkflowDef
@@ -38,6 +40,7 @@ from broker_engine.runtime.definitions import DefinitionView
 from broker_engine.runtime.limits import Limits, LimitTurn
 from broker_engine.runtime.outbox import Batch, Outbox
 from broker_engine.runtime.partition import CHECKPOINT_EVERY_MS, Clocks, Partition
+from broker_engine.runtime.pollers import Pollers
 from broker_engine.runtime.queues import Queues
 from broker_engine.wire.commands import decode_command
 from broker_engine.wire.records import Idempotency
@@ -58,6 +61,7 @@ class Setting:
     signer: Signer
     definitions: DefinitionView
     queues: Queues
+    pollers: Pollers
     outbox: Outbox
     grace_ms: int
     environment: Mapping[str, str]
@@ -162,6 +166,9 @@ class Turn:
             self.decided += 1
             self._decide_limits(partition, overlay, command.slot, record)
             return
+        if isinstance(command, WorkerLost):
+            self._worker_lost(partition, overlay, record, command)
+            return
         task_id = command.task_id if isinstance(command, TaskCommand) else None
         execution = self._changed(overlay, partition, command.key) or partition.execution(command.key, task_id)
         if execution is None and self._setting.partition_of(command.key, self._setting.partitions) != partition.number:
@@ -243,6 +250,7 @@ class Turn:
                 queues=setting.queues,
                 environment=setting.environment,
                 max_payload_bytes=setting.max_payload_bytes,
+                pollers=setting.pollers,
             )
         return context
 
@@ -290,6 +298,22 @@ class Turn:
             command = DeadlineReached(key=workflow_id, at_ms=partition.log_time_ms, offset=record.offset)
             try:
                 decision = decide(execution, command, self._context(overlay, command.at_ms))
+                self._setting.outbox.add(self.batch, decision, command, partition.number)
+                self._apply(partition, overlay, execution, decision, command)
+            except Exception as error:  # as for commands
+                self._quarantine(partition, overlay, execution, record, error, is_command=False)
+
+    def _worker_lost(self, partition: Partition, overlay: Overlay, record: Record, lost: WorkerLost) -> None:
+        """Decide the loss of a worker for every workflow with an attempt that ran on it."""
+        below = self._below(partition)
+        changed = (*overlay.executions, *(below.executions if below is not None else ()))
+        for workflow_id in dict.fromkeys((*partition.live, *changed)):
+            execution = self._changed(overlay, partition, workflow_id) or partition.live[workflow_id]
+            if not lost_tasks(execution, lost.worker_id, lost.lost_at_ms):
+                continue
+            command = replace(lost, key=workflow_id)
+            try:
+                decision = decide(execution, command, self._context(overlay, partition.log_time_ms))
                 self._setting.outbox.add(self.batch, decision, command, partition.number)
                 self._apply(partition, overlay, execution, decision, command)
             except Exception as error:  # as for commands

@@ -35,6 +35,7 @@ from broker_engine.model.commands import (
     TellSlotStarted,
     TerminateWorkflow,
     Tick,
+    WorkerLost,
 )
 from broker_engine.model.slots import Line, ReleaseSlot, RequestSlot, SlotStarted
 from broker_engine.wire.codecs import COMMAND, FRAME_BYTES
@@ -54,6 +55,7 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     ResetCallbacks: CommandType.RESET_CALLBACKS,
     DelayDue: CommandType.DELAY_DUE,
     QueueReady: CommandType.QUEUE_READY,
+    WorkerLost: CommandType.WORKER_LOST,
     Tick: CommandType.TICK,
     DeadlineReached: CommandType.DEADLINE_REACHED,
     PutTaskDef: CommandType.PUT_TASK_DEF,
@@ -95,6 +97,7 @@ def _start(r: CommandRecord, common: Mapping[str, Any]) -> StartWorkflow:
         definition=r.definition,
         tenant=r.tenant,
         deadline_at_ms=r.deadline_at_ms,
+        task_to_domain=r.task_to_domain,
     )
 
 
@@ -219,6 +222,9 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.RESET_CALLBACKS: lambda _, common: ResetCallbacks(**common),
     CommandType.DELAY_DUE: _delay_due,
     CommandType.QUEUE_READY: _queue_ready,
+    CommandType.WORKER_LOST: lambda r, common: WorkerLost(
+        **common, worker_id=_need(r.worker_id, "workerId"), lost_at_ms=_need(r.due_at_ms, "dueAt")
+    ),
     CommandType.TICK: lambda _, common: Tick(**common),
     CommandType.TERMINATE_WORKFLOW: lambda r, common: TerminateWorkflow(**common, reason=r.reason),
     CommandType.RELEASE_WORKFLOW: lambda _, common: ReleaseWorkflow(**common),
@@ -364,6 +370,7 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
                 "definition": command.definition,
                 "tenant": command.tenant,
                 "deadline_at_ms": command.deadline_at_ms,
+                "task_to_domain": command.task_to_domain,
             }
         case AskForSlot(slot=slot):
             return {
@@ -382,6 +389,8 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             return slot._asdict()
         case GiveSlotBack(slot=slot):
             return slot._asdict()
+        case WorkerLost():
+            return {"worker_id": command.worker_id, "due_at_ms": command.lost_at_ms}
         case DelayDue():
             return {"due_at_ms": command.due_at_ms}
         case TerminateWorkflow() | StopStarts():

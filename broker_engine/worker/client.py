@@ -14,6 +14,7 @@ from typing import Any, Self
 import orjson
 
 from broker_engine.decider.definitions import parse_task_def, parse_workflow_def, single_task_workflow
+from broker_engine.decider.domains import domains_problem
 from broker_engine.decider.identity import workflow_id_for
 from broker_engine.errors import BadRequest, NoAnswer, NotFound, PayloadTooLarge, Violation
 from broker_engine.log.namespaces import open_existing
@@ -179,6 +180,7 @@ class Client:
         source: str | None = None,
         tenant: str | None = None,
         deadline_at: datetime | None = None,
+        task_to_domain: Mapping[str, str] | None = None,
     ) -> str:
         """Start a workflow by its definition's name and return its id.
 
@@ -199,6 +201,7 @@ class Client:
             source=source,
             tenant=tenant,
             deadline_at=deadline_at,
+            task_to_domain=task_to_domain,
         )
         return _check(self._wait(future)).message
 
@@ -216,12 +219,15 @@ class Client:
         source: str | None = None,
         tenant: str | None = None,
         deadline_at: datetime | None = None,
+        task_to_domain: Mapping[str, str] | None = None,
         definition: JsonObject | None = None,
         wants_answer: bool = True,
     ) -> Future[Answered]:
         """Send a start without waiting; the future gets the answer (its message is the workflow id).
 
         At ``deadline_at`` (with its time zone) the workflow times out; nothing of it is scheduled after that moment.
+        ``task_to_domain`` lists domains for a task type or ``*``: ``{"*": "eu, NO_DOMAIN"}`` is the first of them that
+        has a worker, else the last.
         Without ``wants_answer`` the decider sends none, and the future is done when the start is in the log.
         """
         if workflow_id is not None and idempotency_key is not None:
@@ -245,6 +251,7 @@ class Client:
             source=source,
             tenant=tenant,
             deadline_at_ms=None if deadline_at is None else _epoch_ms(deadline_at),
+            task_to_domain=None if task_to_domain is None else _domains(task_to_domain),
             idempotency_key=idempotency_key,
             strategy=strategy,
             definition=orjson.dumps(definition) if definition is not None else None,
@@ -352,6 +359,14 @@ class Client:
 def _one_of(workflow: str | None, tenant: str | None) -> None:
     if workflow is not None and tenant is not None:
         raise BadRequest("a stop is about a workflow or a tenant: give one of them, or none for everything")
+
+
+def _domains(task_to_domain: Mapping[str, str]) -> bytes:
+    document = orjson.dumps(dict(task_to_domain))
+    problem = domains_problem(document)
+    if problem is not None:
+        raise BadRequest(problem)
+    return document
 
 
 def _epoch_ms(moment: datetime) -> int:
