@@ -116,9 +116,10 @@ def report(imported: int, skipped: int, notifier: str, context: TaskContext) -> 
     return {"notified": True, "isRepeat": json.loads(content)["isRepeat"]}
 
 
-@task(name=TASK, retryDelaySeconds=2, **_COMMON)
+@task(name=TASK, retryDelaySeconds=2, resourceLock="${workflow.input.file}", **_COMMON)
 def import_csv(file: Path, database: Path, notifier: str, pause_seconds: float, context: TaskContext) -> dict[str, Any]:
-    """One chunk: VALIDATE, PARSE, UPSERT, REPORT. A later attempt goes on behind the last completed step."""
+    """One chunk: VALIDATE, PARSE, UPSERT, REPORT. A later attempt goes on behind the last completed step; one file is
+    worked on by one task at a time."""
     checked = context.run_step("VALIDATE", validate, file)
     found = context.run_step("PARSE", parse, file, pause_seconds, context)
     stored = context.run_step("UPSERT", upsert, Path(found["parsed"]), database, context)
