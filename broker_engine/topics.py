@@ -39,6 +39,7 @@ class Topic(StrEnum):
     SNAPSHOTS = "definition-snapshots"
     IDEMPOTENCY = "idempotency"
     CHECKPOINTS = "checkpoints"
+    LIMIT_STATE = "limit-state"
     EVENTS = "events"
     TASK_DEFS = "task-defs"
     WORKFLOW_DEFS = "workflow-defs"
@@ -113,6 +114,9 @@ CATALOGUE: Mapping[Topic, TopicSpec] = {
         key="partition number, in that partition",
         value="Checkpoint",
         config=_COMPACT | {"segment.bytes": str(1024 * 1024), "segment.ms": str(10 * _MINUTE)},
+    ),
+    Topic.LIMIT_STATE: TopicSpec(
+        key="task id and hand-out, in the partition of the limiter", value="LimitEntry", config=_COMPACT
     ),
     Topic.EVENTS: TopicSpec(key="workflow id", value="TransitionEvent", config=_delete(30 * _DAY)),
     Topic.TASK_DEFS: TopicSpec(key="name", value="Definition", partitions=1, config=_COMPACT),

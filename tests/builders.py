@@ -26,17 +26,21 @@ from broker_engine.model.commands import (
     AnyCommand,
     DeadlineReached,
     DelayDue,
+    ExtendLease,
     QueueReady,
     ReleaseWorkflow,
+    ResetCallbacks,
     StartWorkflow,
+    TaskProgressed,
     TaskReported,
     TaskStarted,
+    TaskStep,
     TerminateWorkflow,
 )
 from broker_engine.model.decision import Answer, Confirm, Decision, Delay, Output, Schedule, Transition
 from broker_engine.model.definitions import TaskDef, WorkflowDef, WorkflowTask
 from broker_engine.model.state import Execution, TaskState, WorkflowState
-from broker_engine.model.status import ReasonCode, ReportStatus
+from broker_engine.model.status import ReasonCode, ReportStatus, StepStatus
 from broker_engine.model.stops import Stop, keys_against
 
 START_MS = 1_000_000
@@ -121,6 +125,16 @@ class Queues:
         return task_type not in self.missing
 
 
+@dataclass
+class Pollers:
+    """Queues by the moment at which a worker of theirs was last heard of."""
+
+    seen: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def last_seen_ms(self, domain: str, task_type: str) -> int | None:
+        return self.seen.get((domain, task_type))
+
+
 def a_context(now_ms: int = START_MS, **fields: Any) -> Context:
     """The surroundings of a decision."""
     defaults: dict[str, Any] = {"position": "commands/0/0", "definitions": Definitions(), "queues": Queues()}
@@ -197,6 +211,7 @@ class Story:
         """The worker that holds the lease reports (nobody holds one: an operator finishes the task by hand)."""
         task = of or self.task
         defaults = {"status": status, "lease": task.lease, "worker_id": task.worker_id, **self._about(of)}
+        defaults["sequence"] = task.sequence + 1
         return self.send(TaskReported(**{**defaults, **fields}))
 
     def completed(self, output: Mapping[str, Any] | None = None, **fields: Any) -> Story:
@@ -211,6 +226,25 @@ class Story:
 
     def canceled(self, **fields: Any) -> Story:
         return self.reported(ReportStatus.CANCELED, **fields)
+
+    def progressed(self, output: Mapping[str, Any] | None = None, *, of: TaskState | None = None, **f: Any) -> Story:
+        """The worker says that it is not done: a heartbeat, or a callback with ``callback_after_ms``."""
+        task = of or self.task
+        data = None if output is None else orjson.dumps(output)
+        defaults = {"lease": task.lease, "sequence": task.sequence + 1, "output": data, **self._about(of)}
+        return self.send(TaskProgressed(**{**defaults, **f}))
+
+    def step(self, name: str, status: StepStatus, *, of: TaskState | None = None, **f: Any) -> Story:
+        """The worker tells of a step."""
+        task = of or self.task
+        defaults = {"lease": task.lease, "sequence": task.sequence + 1, **self._about(of)}
+        return self.send(TaskStep(**{**defaults, "step": name, "status": status, **f}))
+
+    def extend_lease(self, *, of: TaskState | None = None, **fields: Any) -> Story:
+        return self.send(ExtendLease(**{"lease": (of or self.task).lease, **self._about(of), **fields}))
+
+    def reset_callbacks(self, **fields: Any) -> Story:
+        return self.send(ResetCallbacks(key=self.workflow.workflow_id, **fields))
 
     def delay_due(self, *, of: TaskState | None = None, **fields: Any) -> Story:
         due_at_ms = (of or self.task).due_at_ms
@@ -362,8 +396,11 @@ _CAUSES_BY_CODE: Mapping[ReasonCode, Cause] = {
     ReasonCode.CANCEL_REQUESTED: Cause.WORKFLOW_ENDS,
     ReasonCode.DELAY_OVER: Cause.DELAY_OVER,
     ReasonCode.DELAY_LOST: Cause.DELAY_OVER,
+    ReasonCode.CALLBACK: Cause.PUT_AWAY,
+    ReasonCode.CALLBACKS_RESET: Cause.DELAY_OVER,
     ReasonCode.HANDED_OUT_AGAIN: Cause.HANDED_OUT_AGAIN,
     ReasonCode.TOPIC_READY: Cause.HANDED_OUT_AGAIN,
+    ReasonCode.HANDED_OUT: Cause.HANDED_OUT_AGAIN,
 }
 
 

@@ -70,3 +70,37 @@ def delete(session: Session, name: NameArgument) -> None:
         output.json_out({"name": name, "status": "deleted"})
     else:
         output.line(f"{name}: deleted")
+
+
+@command(app, "extend-lease", example="broker-engine task extend-lease 3f0c…")
+def extend_lease(
+    session: Session, task_id: Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
+) -> None:
+    """Start the response clock of a running task anew; an ended task is left alone."""
+    session.client().extend_lease(task_id)
+    if session.json:
+        output.json_out({"taskId": task_id, "status": "lease extended"})
+    else:
+        output.line(f"{task_id}: lease extended")
+
+
+@command(app, "explain", example="broker-engine task explain 3f0c…\nbroker-engine task explain 3f0c… --json")
+def explain(session: Session, task_id: Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]) -> None:
+    """Say in one sentence what a task does or waits for."""
+    task, sentence = session.client().explain(task_id)
+    if session.json:
+        output.json_out(
+            {
+                "taskId": task_id,
+                "workflowId": task.workflow_id,
+                "referenceTaskName": task.reference,
+                "status": task.status,
+                "waitingFor": task.waiting_for,
+                "nextDeadline": None
+                if task.next_deadline is None
+                else {"kind": task.next_deadline, "at": task.next_deadline_at_ms},
+                "explanation": sentence,
+            }
+        )
+    else:
+        output.line(f"{task.reference}: {sentence}")

@@ -77,7 +77,8 @@ def definitions(session: Session) -> None:
     app,
     "start",
     example="""broker-engine workflow start order --input '{"orderId": 7}' --wait
-    broker-engine workflow start order --input-file order.json --idempotency-key 7 --strategy return_existing""",
+    broker-engine workflow start order --input-file order.json --idempotency-key 7 --strategy return_existing
+    broker-engine workflow start order --task-to-domain '{"*": "eu, NO_DOMAIN"}'""",
 )
 def start(
     session: Session,
@@ -100,6 +101,10 @@ def start(
         datetime | None,
         typer.Option(formats=MOMENTS, help="When it times out at the latest, for example 2030-01-31T12:00:00+00:00."),
     ] = None,
+    task_to_domain: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help='Domains by task type or *, best first: \'{"*": "eu, NO_DOMAIN"}\'.'),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exit code 1 if it is not COMPLETED.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait with --wait; then exit code 5.")] = 60.0,
 ) -> None:
@@ -120,6 +125,7 @@ def start(
         source="cli",
         tenant=tenant,
         deadline_at=deadline_at.astimezone() if deadline_at is not None else None,
+        task_to_domain=_object(task_to_domain.encode(), "--task-to-domain") if task_to_domain is not None else None,
     )
     if not wait:
         if session.json:
@@ -141,6 +147,10 @@ def _input(input_json: str | None, input_file: Path | None) -> dict[str, Any]:
         text, hint = input_json.encode(), "--input"
     else:
         return {}
+    return _object(text, hint)
+
+
+def _object(text: bytes, hint: str) -> dict[str, Any]:
     try:
         data = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -236,6 +246,16 @@ def terminate(
         output.line(f"{workflow_id}: terminated")
 
 
+@command(app, "reset-callbacks", example="broker-engine workflow reset-callbacks order-7")
+def reset_callbacks(session: Session, workflow_id: IdArgument) -> None:
+    """Hand out now what waits for a callback; a retry's back-off goes on."""
+    session.client().reset_callbacks(workflow_id)
+    if session.json:
+        output.json_out({"workflowId": workflow_id, "status": "callbacks reset"})
+    else:
+        output.line(f"{workflow_id}: callbacks reset")
+
+
 # --- how a workflow looks
 
 
@@ -260,7 +280,19 @@ def _picture(view: WorkflowView) -> Group:
         lines.append(Text(f"in quarantine: {workflow.quarantine}", style="red"))
     if workflow.reason:
         lines.append(Text(f"reason: {workflow.reason}"))
-    return Group(*lines, output.make_table(_TASK_COLUMNS, map(_row, view.tasks)))
+    table = output.make_table(_TASK_COLUMNS, map(_row, view.tasks))
+    return Group(*lines, table, *(_steps(task) for task in view.tasks if task.steps))
+
+
+def _steps(task: TaskState) -> Text:
+    """The steps of an attempt in one line, with how long each took."""
+    told = [
+        " ".join(filter(None, (step.name, step.status.lower(), output.seconds(step.started_at_ms, step.ended_at_ms))))
+        for step in task.steps
+    ]
+    if task.progress_done is not None:
+        told.append(f"{task.progress_done} of {task.progress_total or '?'}")
+    return Text(f"{task.reference} attempt {task.attempt}: {', '.join(told)}")
 
 
 def _row(task: TaskState) -> tuple[object, ...]:

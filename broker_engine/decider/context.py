@@ -39,6 +39,23 @@ class Queues(Protocol):
     def exists(self, domain: str, task_type: str) -> bool: ...
 
 
+class Pollers(Protocol):
+    """Which queues are polled."""
+
+    def last_seen_ms(self, domain: str, task_type: str) -> int | None:
+        """When (log time) a worker of this queue was last heard of."""
+
+
+class NoPollers:
+    """Nobody was ever heard of."""
+
+    def last_seen_ms(self, domain: str, task_type: str) -> int | None:  # noqa: ARG002 - the protocol's signature
+        return None
+
+
+_NO_POLLERS = NoPollers()
+
+
 class Context(NamedTuple):
     """The surroundings of a decision.
 
@@ -55,3 +72,4 @@ class Context(NamedTuple):
     environment: Mapping[str, str] = MappingProxyType({})
     max_payload_bytes: int = MAX_PAYLOAD_BYTES
     default_domain: str = DEFAULT_DOMAIN
+    pollers: Pollers = _NO_POLLERS

@@ -21,6 +21,10 @@ from broker_engine.model.status import Phase, ReasonCode, WaitingFor
 DELAY_GRACE_MS = 60_000
 #: How long a task waits for its queue's topic before it is looked at again.
 TOPIC_GRACE_MS = 60_000
+#: How often a task that waits for its slot asks the limiter again (which changes nothing unless the request was lost).
+SLOT_GRACE_MS = 60_000
+#: Phases in which a task may wait out a delay: back-off, start delay, callback.
+WAITING_PHASES = frozenset({Phase.RETRY_WAIT, Phase.CREATED, Phase.QUEUED})
 
 
 class DeadlineKind(StrEnum):
@@ -56,11 +60,13 @@ def _poll(task: TaskState, definition: TaskDef) -> int | None:
 
 def _response(task: TaskState, definition: TaskDef) -> int | None:
     seconds = definition.response_timeout_seconds
-    return task.updated_at_ms + seconds * 1_000 if seconds > 0 and task.phase is Phase.RUNNING else None
+    if seconds <= 0 or task.phase is not Phase.RUNNING:
+        return None
+    return (task.updated_at_ms if task.heartbeat_at_ms is None else task.heartbeat_at_ms) + seconds * 1_000
 
 
 def _delay(task: TaskState, _definition: TaskDef) -> int | None:
-    if task.due_at_ms is None or task.phase not in (Phase.RETRY_WAIT, Phase.CREATED):
+    if task.due_at_ms is None or task.phase not in WAITING_PHASES:
         return None
     return task.due_at_ms + (0 if task.delay_returned else DELAY_GRACE_MS)
 
@@ -70,6 +76,8 @@ def _hand_out(task: TaskState, _definition: TaskDef) -> int | None:
         return None
     if task.waiting_for is WaitingFor.TOPIC:
         return task.updated_at_ms + TOPIC_GRACE_MS
+    if task.waiting_for is WaitingFor.SLOT or task.waiting_for is WaitingFor.LOCK:
+        return task.updated_at_ms + SLOT_GRACE_MS
     return None if task.handed_out_at_ms is None else task.handed_out_at_ms + HAND_OUT_LIFETIME_MS
 
 

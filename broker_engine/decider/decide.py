@@ -15,11 +15,12 @@ from typing import assert_never
 import orjson
 from immutables import Map
 
-from broker_engine.decider import deadlines, flow
+from broker_engine.decider import deadlines, flow, grants, losses, progress, slots, steps
 from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
 from broker_engine.decider.documents import workflow_input
+from broker_engine.decider.domains import domains_problem
 from broker_engine.decider.draft import Draft, reply
 from broker_engine.decider.identity import workflow_id_for
 from broker_engine.decider.moves import Cause
@@ -28,21 +29,31 @@ from broker_engine.errors import BadRequest, NotFound
 from broker_engine.model.commands import (
     AllowStarts,
     AnyCommand,
+    AskForSlot,
     DeadlineReached,
     DelayDue,
     DeleteTaskDef,
     DeleteWorkflowDef,
+    ExtendLease,
+    GiveSlotBack,
+    GrantExpired,
     IdempotencyStrategy,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
+    ResetCallbacks,
+    SlotGranted,
     StartWorkflow,
     StopStarts,
+    TaskProgressed,
     TaskReported,
     TaskStarted,
+    TaskStep,
+    TellSlotStarted,
     TerminateWorkflow,
     Tick,
+    WorkerLost,
 )
 from broker_engine.model.decision import Confirm, Decision, Delay, RememberStart
 from broker_engine.model.definitions import TimeoutPolicy, WorkflowDef
@@ -84,12 +95,26 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             ignored = _started(draft, command)
         case TaskReported():
             ignored = _reported(draft, command)
+        case TaskProgressed():
+            ignored = progress.progressed(draft, command, _current(draft, command))
+        case TaskStep():
+            ignored = steps.step_told(draft, command, _current(draft, command))
+        case ExtendLease():
+            ignored = progress.extend_lease(draft, command)
+        case ResetCallbacks():
+            ignored = progress.reset_callbacks(draft, command)
         case DelayDue():
             ignored = _delay_due(draft, command)
         case QueueReady():
             ignored = _queue_ready(draft, command)
+        case SlotGranted():
+            ignored = grants.granted(draft, command, _current(draft, command))
+        case GrantExpired():
+            ignored = grants.expired(draft, command, _current(draft, command))
         case DeadlineReached():
             ignored = _deadline(draft)
+        case WorkerLost():
+            ignored = losses.worker_lost(draft, command)
         case TerminateWorkflow():
             ignored = _terminate(draft, command)
         case ReleaseWorkflow():
@@ -103,6 +128,9 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             | DeleteWorkflowDef()
             | StopStarts()
             | AllowStarts()
+            | AskForSlot()
+            | TellSlotStarted()
+            | GiveSlotBack()
         ):
             raise AssertionError(f"{type(command).__name__} is not decided here")
         case _:
@@ -137,6 +165,9 @@ def _refused(execution: Execution | None, command: AnyCommand, status: int, mess
 def _unknown(command: AnyCommand) -> Decision:
     """A command for a workflow that does not exist (any more)."""
     message = f"there is no workflow {command.key}"
+    if isinstance(command, SlotGranted | GrantExpired):
+        back = slots.returned(command.task_id, command.hand_out)
+        return Decision(execution=None, outputs=(back,), ignored=message)
     if isinstance(command, TaskStarted) and command.wants_confirmation:
         return Decision(
             execution=None,
@@ -196,6 +227,7 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
         remembered=existing.workflow.remembered if existing else (),
         tenant=command.tenant,
         deadline_at_ms=command.deadline_at_ms,
+        task_to_domain=command.task_to_domain,
     )
     empty = Execution(workflow=workflow, tasks=Map(), definition=definition)
     draft = Draft(empty, command, context, is_new=True)
@@ -227,6 +259,9 @@ def _refusal(command: StartWorkflow, context: Context) -> tuple[int, str] | None
     if command.deadline_at_ms is not None and command.deadline_at_ms <= context.now_ms:
         late_ms = context.now_ms - command.deadline_at_ms
         return 400, f"deadlineAt {command.deadline_at_ms} has passed {late_ms} ms ago: give a later moment or none"
+    wrong = domains_problem(command.task_to_domain) if command.task_to_domain is not None else None
+    if wrong is not None:
+        return 400, wrong
     if len(command.input) > context.max_payload_bytes:
         return 413, _too_large("input", len(command.input), context)
     if command.idempotency_key is not None and command.key != workflow_id_for(command.name, command.idempotency_key):
@@ -286,7 +321,17 @@ def _definition(command: StartWorkflow, context: Context) -> WorkflowDef:
 # --- workers --------------------------------------------------------------------------------------------------------
 
 
-def _current(draft: Draft, command: TaskStarted | TaskReported | DelayDue | QueueReady) -> TaskState | str:
+def _current(
+    draft: Draft,
+    command: TaskStarted
+    | TaskReported
+    | TaskProgressed
+    | TaskStep
+    | DelayDue
+    | QueueReady
+    | SlotGranted
+    | GrantExpired,
+) -> TaskState | str:
     """The task that a command is about, or why the command belongs to the past."""
     task = draft.execution.tasks.get(command.reference)
     if task is None:
@@ -341,7 +386,10 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
         poll_count=task.poll_count + 1,
         started_at_ms=task.started_at_ms if task.started_at_ms is not None else draft.now_ms,
         waiting_for=None,
+        heartbeat_at_ms=None,
     )
+    if task.holds_slot and not is_takeover:
+        draft.outputs.append(slots.started(task, draft.now_ms))
     if command.wants_confirmation:
         draft.outputs.append(_confirm(command, accepted=True))
     return None
@@ -352,6 +400,10 @@ def _void_start(task: TaskState, command: TaskStarted) -> str | None:
         return f"hand-out {command.hand_out} is void, the current one is {task.hand_out}"
     if task.phase not in (Phase.QUEUED, Phase.RUNNING):
         return f"the task is {task.phase}, not on its queue"
+    if task.waiting_for in slots.WAITS:
+        return f"hand-out {command.hand_out} is void, the task waits for its next slot"
+    if progress.waits_for_callback(task):
+        return f"hand-out {command.hand_out} was put away by its worker"
     return None
 
 
@@ -383,7 +435,7 @@ def _delay_due(draft: Draft, command: DelayDue) -> str | None:
     task = _current(draft, command)
     if isinstance(task, str):
         return task
-    if task.due_at_ms is None or task.phase not in (Phase.RETRY_WAIT, Phase.CREATED):
+    if task.due_at_ms is None or task.phase not in deadlines.WAITING_PHASES:
         return f"the task is {task.phase}, it waits for no delay"
     rest_ms = task.due_at_ms - draft.now_ms
     if rest_ms <= 0:

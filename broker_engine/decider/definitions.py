@@ -42,6 +42,7 @@ MAX_SECONDS = 2**31 - 1
 MAX_TASKS = 1_000
 #: orjson writes 254 levels; a snapshot wraps a definition into a few more, and inputs put values below its own.
 MAX_DEPTH = 100
+MAX_SECRET_NAME = 200
 SUPPORTED_TYPES = ("SIMPLE",)
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
@@ -296,6 +297,10 @@ def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[Ta
     for code in sorted({*attributes.get("retryable_errors", ())} & {*attributes.get("fatal_errors", ())}):
         message = "is also one of retryableErrors: an error code is one or the other"
         violations.append(Violation(path=f"{path}fatalErrors", message=message, invalid_value=code))
+    for secret in attributes.get("runtime_metadata", ()):
+        if not 1 <= len(secret) <= MAX_SECRET_NAME or "," in secret:
+            message = f"must hold names of 1 to {MAX_SECRET_NAME} characters without commas"
+            violations.append(Violation(path=f"{path}runtimeMetadata", message=message, invalid_value=secret))
     email = attributes.get("owner_email")
     if email is not None and not _EMAIL.fullmatch(email):
         violations.append(Violation(path=f"{path}ownerEmail", message="must be an e-mail address", invalid_value=email))

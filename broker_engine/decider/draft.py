@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker_engine.decider import slots
 from broker_engine.decider.context import Context
 from broker_engine.decider.deadlines import next_deadline
 from broker_engine.decider.moves import MOVES, Cause
@@ -83,6 +84,9 @@ class Draft:
             **changes,
         )
         self._check(task.phase, cause, moved)
+        if task.holds_slot and not slots.keeps(moved):
+            self.outputs.append(slots.released(task))
+            moved = evolve(moved, holds_slot=False)
         return self._put(task.phase, moved, code, reason)
 
     def mark_retried(self, task: TaskState) -> TaskState:

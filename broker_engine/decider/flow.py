@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from broker_engine.decider import slots
 from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
 from broker_engine.decider.documents import task_input, workflow_output
+from broker_engine.decider.domains import place
 from broker_engine.decider.draft import MAX_REASON, Draft
 from broker_engine.decider.identity import task_id as derive_task_id
 from broker_engine.decider.moves import Cause
@@ -21,6 +23,7 @@ from broker_engine.decider.retries import is_fatal, retry_delay_ms
 from broker_engine.model.commands import TaskReported
 from broker_engine.model.decision import Delay, Schedule
 from broker_engine.model.definitions import TaskDef, TimeoutPolicy, WorkflowTask
+from broker_engine.model.limits import START_WITHIN_MS
 from broker_engine.model.state import TaskState, evolve
 from broker_engine.model.status import (
     FACTS,
@@ -83,6 +86,7 @@ def _schedule(draft: Draft, step: WorkflowTask, code: ReasonCode) -> TaskState |
         run=workflow.run,
         reference=step.reference,
     )
+    domain, choices = place(workflow.task_to_domain, step.name, draft.context)
     task = TaskState(
         phase=Phase.CREATED if step.start_delay_seconds else Phase.QUEUED,
         status=TaskStatus.SCHEDULED,
@@ -92,7 +96,8 @@ def _schedule(draft: Draft, step: WorkflowTask, code: ReasonCode) -> TaskState |
         run=workflow.run,
         reference=step.reference,
         task_type=step.name,
-        domain=draft.context.default_domain,
+        domain=domain,
+        domain_choices=choices,
         seq=draft.execution.last_seq + 1,
         priority=workflow.priority,
         input=task_input(draft.execution, step, task_id, draft.context.environment),
@@ -133,11 +138,16 @@ def _on_queue(draft: Draft, task: TaskState) -> TaskState:
     missing topic would stall the transaction for 15 s and abort it)."""
     if not draft.context.queues.exists(task.domain, task.task_type):
         return evolve(task, waiting_for=WaitingFor.TOPIC)
+    waiting = slots.waiting(draft.execution, task, draft.context)
+    if waiting is not None:
+        return waiting
     return evolve(task, waiting_for=WaitingFor.WORKER, hand_out=task.hand_out + 1, handed_out_at_ms=draft.now_ms)
 
 
 def _put_on_queue(draft: Draft, reference: str) -> None:
     task = draft.execution.tasks[reference]
+    if task.waiting_for in slots.WAITS:
+        draft.outputs.append(slots.request(task, draft.step(task), draft.workflow.tenant))
     if task.waiting_for is not WaitingFor.WORKER:
         return
     definition = draft.step(task).definition
@@ -146,6 +156,8 @@ def _put_on_queue(draft: Draft, reference: str) -> None:
             task=task,
             response_timeout_ms=definition.response_timeout_seconds * 1_000,
             timeout_ms=definition.timeout_seconds * 1_000,
+            secrets=definition.runtime_metadata,
+            start_before_ms=draft.now_ms + START_WITHIN_MS if task.holds_slot else None,
         )
     )
 
@@ -153,6 +165,9 @@ def _put_on_queue(draft: Draft, reference: str) -> None:
 def hand_out(draft: Draft, task: TaskState, cause: Cause, code: ReasonCode) -> None:
     """Put a waiting task on its queue under the next hand-out number; an earlier one is void from now on."""
     ready = _on_queue(draft, task)
+    if ready.waiting_for in slots.WAITS and task.waiting_for in slots.WAITS:
+        _ask_again(draft, ready)
+        return
     draft.move(
         task,
         cause,
@@ -163,6 +178,34 @@ def hand_out(draft: Draft, task: TaskState, cause: Cause, code: ReasonCode) -> N
         handed_out_at_ms=ready.handed_out_at_ms,
         due_at_ms=None,
         delay_returned=False,
+        holds_slot=ready.holds_slot,
+        resource=ready.resource,
+    )
+    _put_on_queue(draft, task.reference)
+
+
+def _ask_again(draft: Draft, task: TaskState) -> None:
+    """Repeat the request for a slot. No transition: the task waits as before."""
+    again = evolve(task, updated_at_ms=draft.now_ms)
+    deadline = next_deadline(again, draft.step(task).definition)
+    assert deadline is not None, "a task that waits for its slot asks again"
+    draft.set_aside(evolve(again, next_deadline=deadline.kind.value, next_deadline_at_ms=deadline.at_ms))
+    _put_on_queue(draft, task.reference)
+
+
+def grant(draft: Draft, task: TaskState) -> None:
+    """Hand a task out whose slot was granted."""
+    if not draft.context.queues.exists(task.domain, task.task_type):  # gone meanwhile: the slot goes back
+        hand_out(draft, task, Cause.HANDED_OUT_AGAIN, ReasonCode.HANDED_OUT_AGAIN)
+        return
+    draft.move(
+        task,
+        Cause.HANDED_OUT_AGAIN,
+        Phase.QUEUED,
+        ReasonCode.HANDED_OUT,
+        waiting_for=WaitingFor.WORKER,
+        hand_out=task.hand_out + 1,
+        handed_out_at_ms=draft.now_ms,
     )
     _put_on_queue(draft, task.reference)
 
@@ -182,7 +225,7 @@ def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
     definition = draft.step(task).definition
     if report.status is ReportStatus.FAILED and is_fatal(definition, report.error_code):
         ending = ENDINGS[ReportStatus.FAILED_WITH_TERMINAL_ERROR]
-    problem = None if output is None else _output_problem(output, draft.context.max_payload_bytes)
+    problem = None if output is None else output_problem(output, draft.context.max_payload_bytes)
     if problem is None and report.status is ReportStatus.COMPLETED and definition.enforce_schema:
         broken = payload_problem(definition.output_schema, output or b"{}")
         problem = (ReasonCode.SCHEMA_VIOLATION, f"the output breaks outputSchema at {broken}") if broken else None
@@ -206,7 +249,13 @@ def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
         _fail(draft, task, ending, reason, changes)
 
 
-def _output_problem(output: bytes, limit: int) -> tuple[ReasonCode, str] | None:
+def refuse_output(draft: Draft, task: TaskState, code: ReasonCode, reason: str) -> None:
+    """End a running attempt whose interim output cannot be kept."""
+    ending = ENDINGS[ReportStatus.FAILED_WITH_TERMINAL_ERROR]._replace(code=code)
+    _fail(draft, task, ending, reason, {"output": None, "waiting_for": None})
+
+
+def output_problem(output: bytes, limit: int) -> tuple[ReasonCode, str] | None:
     """Why an output cannot be kept: the steps after it would break on it."""
     if len(output) > limit:
         return ReasonCode.PAYLOAD_TOO_LARGE, f"the output has {len(output)} bytes, the limit is {limit}"
@@ -233,6 +282,12 @@ def time_out(draft: Draft, task: TaskState, kind: DeadlineKind) -> None:
     ending = Ending(Cause.TIMED_OUT, Phase.TIMED_OUT, TaskStatus.TIMED_OUT, TIMEOUT_CODES[kind])
     may_retry = policy is TimeoutPolicy.RETRY and kind is not DeadlineKind.TOTAL
     _fail(draft, task, ending, reason, {"waiting_for": None}, may_retry=may_retry)
+
+
+def lose(draft: Draft, task: TaskState, reason: str) -> None:
+    """The worker of a running attempt is gone: timed out, and retried as after a response time-out."""
+    ending = Ending(Cause.TIMED_OUT, Phase.TIMED_OUT, TaskStatus.TIMED_OUT, ReasonCode.WORKER_LOST)
+    _fail(draft, task, ending, reason, {"waiting_for": None})
 
 
 def _timeout_reason(kind: DeadlineKind, definition: TaskDef) -> str:
@@ -319,6 +374,7 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         attempt=attempt,
     )
     delay_ms = retry_delay_ms(step.definition, task.attempt, task_id)
+    domain, choices = place(workflow.task_to_domain, task.task_type, draft.context)
     again = TaskState(
         phase=Phase.RETRY_WAIT if delay_ms else Phase.QUEUED,
         status=TaskStatus.SCHEDULED,
@@ -328,7 +384,8 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         run=task.run,
         reference=task.reference,
         task_type=task.task_type,
-        domain=task.domain,
+        domain=domain,
+        domain_choices=choices,
         seq=draft.execution.last_seq + 1,
         iteration=task.iteration,
         attempt=attempt,
@@ -339,6 +396,9 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         scheduled_at_ms=draft.now_ms,
         updated_at_ms=draft.now_ms,
         retried_task_id=task.task_id,
+        # What is completed is not done again (B6).
+        steps=task.steps,
+        checkpoint=task.checkpoint,
     )
     return _Retry(again, delay_ms)
 

@@ -21,6 +21,7 @@ class Cause(StrEnum):
     DELAY_OVER = "delay over"
     HANDED_OUT_AGAIN = "handed out again"
     STARTED = "started"
+    PUT_AWAY = "put away by its worker"
     COMPLETED = "completed"
     FAILED = "failed"
     FAILED_TERMINALLY = "failed terminally"
@@ -37,6 +38,9 @@ MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     # An input over the size limit ends a task as it appears; an optional one counts as done.
     (None, Cause.APPEARS): frozenset({Phase.CREATED, Phase.RETRY_WAIT, Phase.QUEUED, Phase.FAILED, Phase.SUCCEEDED}),
     **{(phase, Cause.DELAY_OVER): frozenset({Phase.QUEUED}) for phase in _WAITING},
+    # A callback: its worker put it away for a while.
+    (Phase.RUNNING, Cause.PUT_AWAY): frozenset({Phase.QUEUED}),
+    (Phase.QUEUED, Cause.DELAY_OVER): frozenset({Phase.QUEUED}),
     (Phase.QUEUED, Cause.HANDED_OUT_AGAIN): frozenset({Phase.QUEUED}),
     (Phase.QUEUED, Cause.STARTED): frozenset({Phase.RUNNING}),
     # A second start of the same hand-out takes over the lease.

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from broker_engine.model.status import ReportStatus
+from broker_engine.model.slots import ReleaseSlot, RequestSlot, SlotStarted
+from broker_engine.model.status import ReportStatus, StepStatus
 
 
 class IdempotencyStrategy(StrEnum):
@@ -60,6 +61,8 @@ class StartWorkflow(Command):
     tenant: str | None = None
     #: A moment (epoch milliseconds) after which nothing of it is scheduled and at which it times out.
     deadline_at_ms: int | None = None
+    #: Task type (or ``*``) to a list of domains, as a JSON object (decider.domains).
+    task_to_domain: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,53 @@ class TaskReported(TaskCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskProgressed(TaskCommand):
+    """A worker is not done yet: a heartbeat, or (``callback_after_ms`` > 0) the task is put away for so long.
+
+    ``lease`` None as for TaskReported.
+    """
+
+    callback_after_ms: int = 0
+    lease: int | None = None
+    sequence: int = 1
+    worker_id: str | None = None
+    output: bytes | None = None
+    reason: str | None = None
+    #: What the function has stored of its own progress inside a step, as JSON.
+    checkpoint: bytes | None = None
+    progress_done: int | None = None
+    progress_total: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStep(TaskCommand):
+    """A step of a running attempt began or ended."""
+
+    step: str
+    status: StepStatus
+    lease: int | None = None
+    sequence: int = 1
+    worker_id: str | None = None
+    #: What a completed step returned, as JSON.
+    result: bytes | None = None
+    input_size: int = 0
+    error_code: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendLease(TaskCommand):
+    """The attempt is alive: its response clock starts anew. ``lease`` None: a client asks, not its worker."""
+
+    lease: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetCallbacks(Command):
+    """Hand out now what waits for a callback in this workflow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DelayDue(TaskCommand):
     """A delay record came due."""
 
@@ -118,6 +168,46 @@ class DelayDue(TaskCommand):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReady(TaskCommand):
     """The topic that this task waited for exists now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskForSlot(Command):
+    """A decider tells the limiter that a hand-out waits. ``key`` of these three: names.LIMIT_KEY."""
+
+    slot: RequestSlot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellSlotStarted(Command):
+    """A decider tells the limiter that a granted hand-out was started."""
+
+    slot: SlotStarted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveSlotBack(Command):
+    """A decider tells the limiter that a hand-out has ended or is void."""
+
+    slot: ReleaseSlot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotGranted(TaskCommand):
+    """The limiter lets a task be handed out, under the number that it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantExpired(TaskCommand):
+    """The limiter has heard of no start of a granted hand-out in time: what became of it?"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost(Command):
+    """A worker was not heard of for ten seconds, which ended at ``lost_at_ms``. On the log it concerns the partition
+    that it stands in (its key says nothing more); the shell decides it for every workflow of the worker there."""
+
+    worker_id: str
+    lost_at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +267,18 @@ AnyCommand = (
     | ReleaseWorkflow
     | TaskStarted
     | TaskReported
+    | TaskProgressed
+    | TaskStep
+    | ExtendLease
+    | ResetCallbacks
     | DelayDue
     | QueueReady
+    | AskForSlot
+    | TellSlotStarted
+    | GiveSlotBack
+    | SlotGranted
+    | GrantExpired
+    | WorkerLost
     | Tick
     | DeadlineReached
     | PutTaskDef
@@ -188,3 +288,6 @@ AnyCommand = (
     | StopStarts
     | AllowStarts
 )
+
+#: Decided by the limiter, not about a workflow.
+ForLimiter = AskForSlot | TellSlotStarted | GiveSlotBack

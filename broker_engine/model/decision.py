@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from broker_engine.model.slots import SlotMessage
 from broker_engine.model.state import Execution, TaskState
 from broker_engine.model.status import Phase, ReasonCode, TaskStatus, WorkflowStatus
 
@@ -33,6 +34,10 @@ class Schedule:
     task: TaskState
     response_timeout_ms: int
     timeout_ms: int
+    #: Names of secrets that the worker resolves.
+    secrets: tuple[str, ...] = ()
+    #: The start has to be on the log before this moment; None for a task without limits.
+    start_before_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +92,14 @@ class RememberStart:
     run: int
 
 
-Output = Schedule | Delay | Answer | Confirm | WriteDefinition | RememberStart
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellLimiter:
+    """Tell the limiter about a hand-out of a limited task."""
+
+    slot: SlotMessage
+
+
+Output = Schedule | Delay | Answer | Confirm | WriteDefinition | RememberStart | TellLimiter
 
 
 class Decision(NamedTuple):

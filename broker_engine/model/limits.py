@@ -15,3 +15,7 @@ MAX_PAYLOAD_BYTES = 448 * 1024
 SCHEDULE_RETENTION_MS = 14 * _DAY_MS
 #: A hand-out this old is handed out again: its record nears the end of its topic's retention.
 HAND_OUT_LIFETIME_MS = SCHEDULE_RETENTION_MS // 2
+#: The key of everything that the limiter of a namespace is told: one place decides all limits.
+LIMIT_KEY = "limits"
+#: A granted task has to start within this time (log time).
+START_WITHIN_MS = 5_000

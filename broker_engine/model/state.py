@@ -81,6 +81,8 @@ class WorkflowState(NamedTuple):
     deadline_at_ms: int | None = None
     #: Task type (or ``*``) to a list of domains, as a JSON object.
     task_to_domain: bytes | None = None
+    #: Since when it has been paused; its tasks' clocks stand still.
+    paused_at_ms: int | None = None
 
 
 class TaskState(NamedTuple):
@@ -147,6 +149,7 @@ class TaskState(NamedTuple):
     cancel_requested_at_ms: int | None = None
     #: Who asked a task to pause; it does at its next safe point (B9).
     paused_by: str | None = None
+    paused_at_ms: int | None = None
     current_step: str | None = None
     steps: tuple[Step, ...] = ()
     #: What the function stored of its own progress inside a step, as JSON.

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from broker_engine.errors import InvariantViolation
 from broker_engine.log.ports import Headers, Record
-from broker_engine.model.commands import AnyCommand
+from broker_engine.model.commands import AnyCommand, AskForSlot, GiveSlotBack, TellSlotStarted
 from broker_engine.model.decision import (
     Answer,
     Confirm,
@@ -21,14 +21,17 @@ from broker_engine.model.decision import (
     Delay,
     RememberStart,
     Schedule,
+    TellLimiter,
     WriteDefinition,
 )
 from broker_engine.model.definitions import WorkflowDef
+from broker_engine.model.limits import LIMIT_KEY
+from broker_engine.model.slots import ReleaseSlot, RequestSlot, SlotMessage, SlotStarted
 from broker_engine.model.state import Execution
 from broker_engine.runtime.queues import Queues
 from broker_engine.topics import DEFINITION_TOPICS, Namespace, Topic, partition_of, tier_for
 from broker_engine.wire import codecs
-from broker_engine.wire.commands import COMMAND_TYPES
+from broker_engine.wire.commands import COMMAND_TYPES, encode_command
 from broker_engine.wire.kinds import ReplyKind
 from broker_engine.wire.records import (
     Checkpoint,
@@ -42,6 +45,7 @@ from broker_engine.wire.records import (
     StartVerdict,
     TransitionEvent,
 )
+from broker_engine.wire.resume import encode_resume
 from broker_engine.wire.signing import Signer
 
 #: A record to be sent: topic, partition, key, value, headers. A plain tuple: nine are made for every workflow.
@@ -69,6 +73,7 @@ class Outbox:
         self._queues = queues
         self._signer = signer
         self._namespace = namespace
+        self._partitions = partitions
         self._names = {topic: namespace.topic(topic) for topic in Topic}
         self._lanes = namespace.start_lanes()
         self._schedules: dict[tuple[str, str], str] = {}
@@ -110,6 +115,8 @@ class Outbox:
                     records.append(self._definition(output))
                 case RememberStart():
                     records.append(self._remember(output, command, partition))
+                case TellLimiter():
+                    records.append(self.command(_message(output.slot)))
                 case _:
                     assert_never(output)
         for topic, _, _, encoded, _ in records:
@@ -155,6 +162,15 @@ class Outbox:
             value = codecs.REPLY.encode(Reply(kind=ReplyKind.STARTS, verdicts=tuple(verdicts)))
             yield self._to(worker_id, value)
 
+    def command(self, command: AnyCommand) -> OutRecord:
+        """A command of the engine to itself, in this transaction."""
+        number = partition_of(command.key, self._partitions)
+        value = encode_command(command, self._signer)
+        return (self._names[Topic.COMMANDS], number, command.key.encode(), value, _NONE)
+
+    def limit_entry(self, key: str, value: bytes | None, partition: int) -> OutRecord:
+        return (self._names[Topic.LIMIT_STATE], partition, key.encode(), value, _NONE)
+
     def tombstone(self, topic: Topic, key: str, partition: int) -> OutRecord:
         return (self._names[topic], partition, key.encode(), None, _NONE)
 
@@ -192,7 +208,12 @@ class Outbox:
                 timeout_ms=output.timeout_ms,
                 scheduled_at_ms=task.handed_out_at_ms or task.scheduled_at_ms,
                 correlation_id=execution.workflow.correlation_id,
+                start_before_ms=output.start_before_ms,
                 token=self._signer.token(task.task_id, task.hand_out),
+                resume=encode_resume(task.steps, task.checkpoint) if task.steps or task.checkpoint else None,
+                secrets=",".join(output.secrets),
+                deadline_at_ms=execution.workflow.deadline_at_ms,
+                tenant=execution.workflow.tenant,
             )
         )
         # A task id is a uuid5, so its first digits spread as evenly as a hash of it would.
@@ -230,6 +251,18 @@ class Outbox:
             Idempotency(output.workflow_id, output.name, output.idempotency_key, output.run, command.at_ms)
         )
         return (self._names[Topic.IDEMPOTENCY], partition, output.workflow_id.encode(), value, _NONE)
+
+
+def _message(slot: SlotMessage) -> AnyCommand:
+    match slot:
+        case RequestSlot():
+            return AskForSlot(key=LIMIT_KEY, slot=slot)
+        case SlotStarted():
+            return TellSlotStarted(key=LIMIT_KEY, slot=slot)
+        case ReleaseSlot():
+            return GiveSlotBack(key=LIMIT_KEY, slot=slot)
+        case _:
+            assert_never(slot)
 
 
 def _event(decision: Decision, execution: Execution, command: AnyCommand, partition: int) -> bytes:

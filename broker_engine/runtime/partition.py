@@ -15,6 +15,7 @@ from immutables import Map
 from broker_engine.decider.deadlines import earliest_deadline_ms
 from broker_engine.model.definitions import WorkflowDef
 from broker_engine.model.state import Execution
+from broker_engine.runtime.limits import Limits
 from broker_engine.runtime.store import FinishedStore
 from broker_engine.wire.codecs import TASK_STATE, WORKFLOW_STATE
 from broker_engine.wire.records import Idempotency
@@ -61,6 +62,8 @@ class Partition:
     #: The one entry per workflow that counts; others in the heap are left-overs.
     queued: dict[str, int] = field(default_factory=dict)
     tick_outstanding: bool = False
+    #: Of the one partition that decides the limits; empty in all others.
+    limits: Limits = field(default_factory=Limits)
 
     def execution(self, workflow_id: str, task_id: str | None = None) -> Execution | None:
         """A workflow; of a finished one only the named task is loaded (all that late commands ask about)."""
@@ -114,7 +117,11 @@ class Partition:
 
     def next_due_ms(self) -> int | None:
         """The moment at which a record is needed for a deadline to fire; None when nothing waits."""
-        return max(self.heap[0][0], self.grace_until_ms) if self._drop_left_overs() else None
+        due_ms = max(self.heap[0][0], self.grace_until_ms) if self._drop_left_overs() else None
+        limits_due_ms = self.limits.due_ms
+        if limits_due_ms is None:
+            return due_ms
+        return limits_due_ms if due_ms is None else min(due_ms, limits_due_ms)
 
     def advance(self, timestamp_ms: int, *, gap_ms: int, grace_ms: int) -> None:
         """Take in a record's LogAppendTime.

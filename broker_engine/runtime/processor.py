@@ -47,9 +47,12 @@ from broker_engine.runtime.clock import BrokerClock, Clock, wall_clock_ms
 from broker_engine.runtime.commits import Commits, ThreadedCommits
 from broker_engine.runtime.definitions import DefinitionView
 from broker_engine.runtime.lanes import MAX_STARTS, Lanes
+from broker_engine.runtime.limits import LOOK_EVERY_MS
+from broker_engine.runtime.losses import Losses
 from broker_engine.runtime.outbox import Outbox
 from broker_engine.runtime.ownership import Mark
 from broker_engine.runtime.partition import Partition, waiting_for_topic
+from broker_engine.runtime.pollers import Pollers
 from broker_engine.runtime.queues import Queues
 from broker_engine.runtime.retention import retire
 from broker_engine.runtime.takeover import Takeover, claim, member_id, release
@@ -227,12 +230,14 @@ class Session:
             queue_partitions=self._settings.queue_partitions,
             executor=processor._executor("queues", 1),
         )
+        self._pollers = Pollers(self._log, self._namespace, processor._monotonic)
         self._setting = Setting(
             partitions=processor._partitions,
             partition_of=self._log.partition_of,
             signer=signer,
             definitions=self._definitions,
             queues=self._queues,
+            pollers=self._pollers,
             outbox=Outbox(self._namespace, processor._partitions, self._queues, signer),
             grace_ms=self._settings.session_timeout_ms,
             environment=self._settings.environment(),
@@ -242,6 +247,14 @@ class Session:
             starts_are_read=self._starts_are_read,
         )
         self._clock = BrokerClock(processor._clock)
+        self._losses = Losses(
+            self._log,
+            self._namespace,
+            signer,
+            self._pollers,
+            self._clock,
+            grace_ms=self._settings.session_timeout_ms,
+        )
         self._ticker = Ticker(self._log, self._namespace, signer, self._clock)
         self._partitions: dict[int, Partition] = {}
         self._takeovers: dict[int, Future[Partition]] = {}
@@ -259,6 +272,7 @@ class Session:
         self._is_closing = False
         self._monotonic = processor._monotonic
         self._next_retirement = self._monotonic() + RETIRE_EVERY_SECONDS
+        self._next_look = 0.0
 
     def _new_writer(self) -> TransactionalWriter:
         return self._log.transactional_writer(
@@ -282,6 +296,7 @@ class Session:
             self._admin.end_offsets(self._definitions.partitions, Isolation.UNCOMMITTED), timeout=30.0
         )
         self._queues.start()
+        self._pollers.start()
         self._reader = self._log.group_reader(
             self._namespace.engine_group,
             client_id=member_id(self._namespace, self._slot),
@@ -307,6 +322,8 @@ class Session:
         if self._commits.is_done():
             self._settle()
         self._ticker.serve(self._partitions.values())
+        self._pollers.read_on()
+        self._losses.serve(self._partitions.values())
 
     def _read(self) -> list[Record]:
         """The next batch: commands as they come, and starts by budget while there is room beside them."""
@@ -362,7 +379,7 @@ class Session:
             return
         turn = Turn(self._setting, self._partitions, self._pending)
         try:
-            if _any(records, _NEEDS_DEFINITIONS):
+            if _any(records, _NEEDS_DEFINITIONS) or self._looks_at_limits():
                 ends = self._admin.end_offsets(self._definitions.partitions, Isolation.UNCOMMITTED)
                 self._definitions.catch_up(ends)
             for record in records:
@@ -383,6 +400,13 @@ class Session:
         group = self._reader.group()
         self._pending = turn
         self._commits.submit(lambda: self._write(turn, group))
+
+    def _looks_at_limits(self) -> bool:
+        """Whether the definitions are to be read anew because limits follow the newest ones."""
+        if self._monotonic() < self._next_look or not any(p.limits.state.entries for p in self._partitions.values()):
+            return False
+        self._next_look = self._monotonic() + LOOK_EVERY_MS / 2_000
+        return True
 
     def _settle(self, on_top: Turn | None = None) -> bool:
         """Wait for the commit that is under way and merge its turn; a failed one takes the turn on top with it, and
@@ -610,6 +634,8 @@ class Session:
         self._writer.close()
         self._ticker.close()
         self._queues.close()
+        self._pollers.close()
+        self._losses.close()
         self._definitions.close()
         self._admin.close()
 
@@ -617,6 +643,7 @@ class Session:
 _TASK_STARTED = command_types_first_bytes(CommandType.TASK_STARTED)
 _NEEDS_DEFINITIONS = command_types_first_bytes(
     CommandType.START_WORKFLOW,
+    CommandType.REQUEST_SLOT,
     CommandType.PUT_TASK_DEF,
     CommandType.DELETE_TASK_DEF,
     CommandType.PUT_WORKFLOW_DEF,

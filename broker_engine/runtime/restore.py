@@ -18,7 +18,9 @@ from immutables import Map
 from broker_engine.decider.definitions import from_snapshot
 from broker_engine.errors import LogError, UnsafeSettings
 from broker_engine.log.ports import BEGINNING, CommittedOffset, Isolation, Log, Record, TopicPartition
+from broker_engine.model.slots import Entry
 from broker_engine.model.state import Execution, TaskState
+from broker_engine.runtime.limits import keep_entries, restored
 from broker_engine.runtime.ownership import Mark
 from broker_engine.runtime.partition import CHECKPOINT_EVERY_MS, Partition
 from broker_engine.runtime.store import FinishedStore
@@ -30,7 +32,14 @@ from broker_engine.wire.states import is_live_workflow, peek_task
 _log = structlog.get_logger(__name__)
 
 #: Read in this order: task states are sorted by whether their workflow is live.
-STATE_TOPICS = (Topic.SNAPSHOTS, Topic.CHECKPOINTS, Topic.IDEMPOTENCY, Topic.WORKFLOW_STATE, Topic.TASK_STATE)
+STATE_TOPICS = (
+    Topic.SNAPSHOTS,
+    Topic.CHECKPOINTS,
+    Topic.IDEMPOTENCY,
+    Topic.LIMIT_STATE,
+    Topic.WORKFLOW_STATE,
+    Topic.TASK_STATE,
+)
 
 _BATCH = 5_000
 #: How far before the end of the events the last one is looked for at first.
@@ -53,6 +62,7 @@ class Restorer:
         self._workflows: dict[bytes, bytes] = {}
         self._ended_at: dict[bytes, int] = {}
         self._tasks: dict[bytes, bytes] = {}
+        self._limits: dict[str, Entry] = {}
 
     def run(self, offsets: Mapping[TopicPartition, CommittedOffset | None]) -> Partition:
         """The restored partition, positioned at the committed offsets of commands and starts.
@@ -129,6 +139,8 @@ class Restorer:
             case Topic.WORKFLOW_STATE:
                 _keep(self._workflows, records)
                 self._ended_at.update((record.key or b"", record.timestamp_ms) for record in records)
+            case Topic.LIMIT_STATE:
+                keep_entries(self._limits, records)
             case Topic.TASK_STATE:
                 _keep(self._tasks, records)
             case Topic.SNAPSHOTS:
@@ -168,6 +180,7 @@ class Restorer:
                 partition.store.put_workflow(workflow_id, value, self._ended_at[key])
         self._workflows.clear()
         self._ended_at.clear()
+        partition.limits = restored(self._limits)
         partition.store.flush()
         partition.rebuild_heap()
 

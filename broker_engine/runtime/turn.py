@@ -7,7 +7,7 @@ forgetting the turn is all that an abort needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import orjson
 import structlog
@@ -15,24 +15,32 @@ import structlog
 from broker_engine.decider.context import Context
 from broker_engine.decider.deadlines import earliest_deadline_ms
 from broker_engine.decider.decide import decide, quarantine
+from broker_engine.decider.limits import LimitRules
+from broker_engine.decider.losses import lost_tasks
 from broker_engine.decider.registry import DefinitionCommand, decide_definition
 from broker_engine.errors import DecodeError
 from broker_engine.log.ports import Record
 from broker_engine.model.commands import (
     AnyCommand,
     DeadlineReached,
+    ForLimiter,
     ReleaseWorkflow,
     StartWorkflow,
     TaskCommand,
     Tick,
+    WorkerLost,
 )
 from broker_engine.model.decision import Decision, RememberStart, WriteDefinition
 from broker_engine.model.definitions import WorkflowDef
+from broker_engine.model.limits import LIMIT_KEY
+from broker_engine.model.slots import LimitCommand, LimitTick
 from broker_engine.model.state import Execution
 from broker_engine.model.status import WaitingFor
 from broker_engine.runtime.definitions import DefinitionView
+from broker_engine.runtime.limits import Limits, LimitTurn
 from broker_engine.runtime.outbox import Batch, Outbox
 from broker_engine.runtime.partition import CHECKPOINT_EVERY_MS, Clocks, Partition
+from broker_engine.runtime.pollers import Pollers
 from broker_engine.runtime.queues import Queues
 from broker_engine.wire.commands import decode_command
 from broker_engine.wire.records import Idempotency
@@ -53,6 +61,7 @@ class Setting:
     signer: Signer
     definitions: DefinitionView
     queues: Queues
+    pollers: Pollers
     outbox: Outbox
     grace_ms: int
     environment: Mapping[str, str]
@@ -83,6 +92,8 @@ class Overlay:
     executions: dict[str, Execution] = field(default_factory=dict)
     snapshots: dict[str, WorkflowDef] = field(default_factory=dict)
     idempotency: dict[str, Idempotency] = field(default_factory=dict)
+    #: Only when this turn has decided limits.
+    limits: LimitTurn | None = None
 
 
 class Turn:
@@ -118,6 +129,9 @@ class Turn:
         partition.advance(record.timestamp_ms, gap_ms=GAP_MS, grace_ms=self._setting.grace_ms)
         self._decide_record(partition, overlay, record)
         self._deadlines(partition, overlay, record)
+        due_ms = self._limits(partition, overlay).due_ms
+        if due_ms is not None and due_ms <= partition.log_time_ms:
+            self._decide_limits(partition, overlay, LimitTick(), record)
 
     def _take_start(self, partition: Partition, overlay: Overlay, record: Record) -> None:
         """Decide a start of a lane. Log time stays what ``commands`` say; the start's own moment may be later."""
@@ -145,6 +159,16 @@ class Turn:
         if isinstance(command, Tick):
             partition.tick_outstanding = False
             return
+        if isinstance(command, ForLimiter):
+            if self._setting.partition_of(LIMIT_KEY, self._setting.partitions) != partition.number:
+                self._dead_letter(record, f"limits are not decided in partition {partition.number}")
+                return
+            self.decided += 1
+            self._decide_limits(partition, overlay, command.slot, record)
+            return
+        if isinstance(command, WorkerLost):
+            self._worker_lost(partition, overlay, record, command)
+            return
         task_id = command.task_id if isinstance(command, TaskCommand) else None
         execution = self._changed(overlay, partition, command.key) or partition.execution(command.key, task_id)
         if execution is None and self._setting.partition_of(command.key, self._setting.partitions) != partition.number:
@@ -164,6 +188,27 @@ class Turn:
             self._apply(partition, overlay, execution, decision, command)
         except Exception as error:  # any fault of a decision concerns its workflow alone; the partition goes on
             self._quarantine(partition, overlay, execution, record, error)
+
+    def _limits(self, partition: Partition, overlay: Overlay) -> Limits:
+        """The limit state as of now."""
+        if overlay.limits is not None:
+            return overlay.limits.limits
+        below = self._below(partition)
+        return below.limits.limits if below is not None and below.limits is not None else partition.limits
+
+    def _decide_limits(self, partition: Partition, overlay: Overlay, command: LimitCommand, record: Record) -> None:
+        if overlay.limits is None:
+            overlay.limits = LimitTurn(self._limits(partition, overlay))
+        try:
+            told = overlay.limits.decide(command, partition.log_time_ms, self._rules)
+        except Exception as error:  # as for workflows: the partition goes on
+            self._quarantine(partition, overlay, None, record, error)
+            return
+        self.batch.records += map(self._setting.outbox.command, told)
+
+    @property
+    def _rules(self) -> LimitRules:
+        return LimitRules(self._setting.definitions.task_def)
 
     def _decision(
         self,
@@ -205,6 +250,7 @@ class Turn:
                 queues=setting.queues,
                 environment=setting.environment,
                 max_payload_bytes=setting.max_payload_bytes,
+                pollers=setting.pollers,
             )
         return context
 
@@ -252,6 +298,22 @@ class Turn:
             command = DeadlineReached(key=workflow_id, at_ms=partition.log_time_ms, offset=record.offset)
             try:
                 decision = decide(execution, command, self._context(overlay, command.at_ms))
+                self._setting.outbox.add(self.batch, decision, command, partition.number)
+                self._apply(partition, overlay, execution, decision, command)
+            except Exception as error:  # as for commands
+                self._quarantine(partition, overlay, execution, record, error, is_command=False)
+
+    def _worker_lost(self, partition: Partition, overlay: Overlay, record: Record, lost: WorkerLost) -> None:
+        """Decide the loss of a worker for every workflow with an attempt that ran on it."""
+        below = self._below(partition)
+        changed = (*overlay.executions, *(below.executions if below is not None else ()))
+        for workflow_id in dict.fromkeys((*partition.live, *changed)):
+            execution = self._changed(overlay, partition, workflow_id) or partition.live[workflow_id]
+            if not lost_tasks(execution, lost.worker_id, lost.lost_at_ms):
+                continue
+            command = replace(lost, key=workflow_id)
+            try:
+                decision = decide(execution, command, self._context(overlay, partition.log_time_ms))
                 self._setting.outbox.add(self.batch, decision, command, partition.number)
                 self._apply(partition, overlay, execution, decision, command)
             except Exception as error:  # as for commands
@@ -317,6 +379,11 @@ class Turn:
         self.batch.records += self._setting.outbox.verdicts(self.batch)
         for number, overlay in self.overlays.items():
             overlay.log_time_ms = self._partitions[number].log_time_ms
+            if overlay.limits is not None:
+                entries = overlay.limits.finish(overlay.log_time_ms, self._rules)
+                self.batch.records += [
+                    self._setting.outbox.limit_entry(key, value, number) for key, value in entries.items()
+                ]
             if overlay.log_time_ms - overlay.checkpoint_ms >= CHECKPOINT_EVERY_MS:
                 overlay.checkpoint_ms = overlay.log_time_ms
                 self.batch.records.append(
@@ -334,6 +401,8 @@ class Turn:
             partition.position = overlay.position
             partition.starts = overlay.starts
             partition.checkpoint_ms = overlay.checkpoint_ms
+            if overlay.limits is not None:
+                partition.limits = overlay.limits.limits
             partition.snapshots.update(overlay.snapshots)
             partition.idempotency.update(overlay.idempotency)
             for workflow_id, execution in overlay.executions.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -238,10 +239,19 @@ class Engine:
         """Start a workflow by its definition's name; returns its id when it has started."""
         return self.ask(self._start(name, data, workflow_id))
 
-    def start_task(self, task_type: str, data: JsonObject | None = None, *, workflow_id: str | None = None) -> str:
+    def start_task(
+        self,
+        task_type: str,
+        data: JsonObject | None = None,
+        *,
+        workflow_id: str | None = None,
+        task_to_domain: Mapping[str, str] | None = None,
+    ) -> str:
         """Start one task alone."""
         definition = orjson.dumps(single_task_workflow(task_type))
-        return self.ask(self._start(task_type, data, workflow_id, definition=definition))
+        command = self._start(task_type, data, workflow_id, definition=definition)
+        domains = None if task_to_domain is None else orjson.dumps(dict(task_to_domain))
+        return self.ask(replace(command, task_to_domain=domains))
 
     def submit(self, name: str, data: JsonObject | None = None, *, workflow_id: str | None = None) -> str:
         """Send a start without running anything; returns the id that it will have."""

@@ -22,7 +22,7 @@ from broker_engine.wire.commands import encode_command
 from broker_engine.wire.records import ScheduledTask
 from broker_engine.wire.signing import Signer
 from broker_engine.worker import TaskCanceled, TaskFailed, TaskFailedForGood
-from broker_engine.worker.queue_loop import FRESH_MS
+from broker_engine.worker.queue_loop import FRESH_MS, GRANT_MARGIN_MS
 
 #: From input and hand-out to output; raises the SDK's errors to say how it failed.
 Handler = Callable[[dict[str, Any], ScheduledTask], Mapping[str, Any] | None]
@@ -132,7 +132,9 @@ class SteppedWorker:
         behaviour = self.behaves(work)
         if behaviour is Behaviour.DIES_BEFORE_START:
             return False
-        wants_confirmation = self.clock.now_ms() - record.timestamp_ms > FRESH_MS
+        now_ms, before_ms = self.clock.now_ms(), work.start_before_ms
+        is_late_grant = before_ms is not None and now_ms >= before_ms - GRANT_MARGIN_MS
+        wants_confirmation = is_late_grant or now_ms - record.timestamp_ms > FRESH_MS
         lease = self._start(work, wants_confirmation)
         if behaviour is Behaviour.STARTS_TWICE:
             lease = self._start(work, wants_confirmation)

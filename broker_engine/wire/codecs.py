@@ -18,6 +18,7 @@ from broker_engine.wire.records import (
     DelayedCommand,
     Idempotency,
     LanePosition,
+    LimitEntry,
     NamespaceRecord,
     Reply,
     ScheduledTask,
@@ -95,6 +96,7 @@ REPLY = Codec(Reply, "reply", {"verdicts": StartVerdict})
 SNAPSHOT = Codec(DefinitionSnapshot, "definition-snapshot")
 IDEMPOTENCY = Codec(Idempotency, "idempotency")
 CHECKPOINT = Codec(Checkpoint, "checkpoint", {"starts": LanePosition})
+LIMIT_ENTRY = Codec(LimitEntry, "limit-entry")
 DEFINITION = Codec(Definition, "definition")
 NAMESPACE = Codec(NamespaceRecord, "namespace")
 PRESENCE = Codec(WorkerPresence, "worker-presence")
@@ -112,6 +114,7 @@ CODECS: Mapping[str, Codec[Any]] = {
         SNAPSHOT,
         IDEMPOTENCY,
         CHECKPOINT,
+        LIMIT_ENTRY,
         DEFINITION,
         NAMESPACE,
         PRESENCE,

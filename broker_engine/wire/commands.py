@@ -9,24 +9,35 @@ from broker_engine.errors import DecodeError
 from broker_engine.model.commands import (
     AllowStarts,
     AnyCommand,
+    AskForSlot,
     Command,
     DeadlineReached,
     DelayDue,
     DeleteTaskDef,
     DeleteWorkflowDef,
+    ExtendLease,
+    GiveSlotBack,
+    GrantExpired,
     IdempotencyStrategy,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
+    ResetCallbacks,
+    SlotGranted,
     StartWorkflow,
     StopStarts,
     TaskCommand,
+    TaskProgressed,
     TaskReported,
     TaskStarted,
+    TaskStep,
+    TellSlotStarted,
     TerminateWorkflow,
     Tick,
+    WorkerLost,
 )
+from broker_engine.model.slots import Line, ReleaseSlot, RequestSlot, SlotStarted
 from broker_engine.wire.codecs import COMMAND, FRAME_BYTES
 from broker_engine.wire.kinds import CommandType
 from broker_engine.wire.records import CommandRecord
@@ -38,8 +49,13 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     ReleaseWorkflow: CommandType.RELEASE_WORKFLOW,
     TaskStarted: CommandType.TASK_STARTED,
     TaskReported: CommandType.TASK_REPORTED,
+    TaskProgressed: CommandType.TASK_PROGRESSED,
+    TaskStep: CommandType.TASK_STEP,
+    ExtendLease: CommandType.EXTEND_LEASE,
+    ResetCallbacks: CommandType.RESET_CALLBACKS,
     DelayDue: CommandType.DELAY_DUE,
     QueueReady: CommandType.QUEUE_READY,
+    WorkerLost: CommandType.WORKER_LOST,
     Tick: CommandType.TICK,
     DeadlineReached: CommandType.DEADLINE_REACHED,
     PutTaskDef: CommandType.PUT_TASK_DEF,
@@ -48,9 +64,22 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     DeleteWorkflowDef: CommandType.DELETE_WORKFLOW_DEF,
     StopStarts: CommandType.STOP_STARTS,
     AllowStarts: CommandType.ALLOW_STARTS,
+    AskForSlot: CommandType.REQUEST_SLOT,
+    TellSlotStarted: CommandType.SLOT_STARTED,
+    GiveSlotBack: CommandType.RELEASE_SLOT,
+    SlotGranted: CommandType.SLOT_GRANTED,
+    GrantExpired: CommandType.GRANT_EXPIRED,
 }
 #: Commands that workers send under a token; a lease-less report (an operator finishing a task) is signed instead.
-WORKER_COMMANDS = frozenset({CommandType.TASK_STARTED, CommandType.TASK_REPORTED})
+WORKER_COMMANDS = frozenset(
+    {
+        CommandType.TASK_STARTED,
+        CommandType.TASK_REPORTED,
+        CommandType.TASK_PROGRESSED,
+        CommandType.TASK_STEP,
+        CommandType.EXTEND_LEASE,
+    }
+)
 
 
 def _start(r: CommandRecord, common: Mapping[str, Any]) -> StartWorkflow:
@@ -68,6 +97,7 @@ def _start(r: CommandRecord, common: Mapping[str, Any]) -> StartWorkflow:
         definition=r.definition,
         tenant=r.tenant,
         deadline_at_ms=r.deadline_at_ms,
+        task_to_domain=r.task_to_domain,
     )
 
 
@@ -98,6 +128,47 @@ def _reported(r: CommandRecord, common: Mapping[str, Any]) -> TaskReported:
     )
 
 
+def _progressed(r: CommandRecord, common: Mapping[str, Any]) -> TaskProgressed:
+    return TaskProgressed(
+        **common,
+        reference=_need(r.reference, "reference"),
+        task_id=_need(r.task_id, "taskId"),
+        hand_out=r.hand_out,
+        callback_after_ms=r.callback_after_ms or 0,
+        lease=r.lease,
+        sequence=r.sequence,
+        worker_id=r.worker_id,
+        output=r.payload,
+        reason=r.reason,
+        checkpoint=r.checkpoint,
+        progress_done=r.progress_done,
+        progress_total=r.progress_total,
+    )
+
+
+def _step(r: CommandRecord, common: Mapping[str, Any]) -> TaskStep:
+    return TaskStep(
+        **common,
+        reference=_need(r.reference, "reference"),
+        task_id=_need(r.task_id, "taskId"),
+        hand_out=r.hand_out,
+        step=_need(r.step, "step"),
+        status=_need(r.step_status, "stepStatus"),
+        lease=r.lease,
+        sequence=r.sequence,
+        worker_id=r.worker_id,
+        result=r.payload,
+        input_size=r.input_size,
+        error_code=r.error_code,
+        reason=r.reason,
+    )
+
+
+def _extend_lease(r: CommandRecord, common: Mapping[str, Any]) -> ExtendLease:
+    reference, task_id = _need(r.reference, "reference"), _need(r.task_id, "taskId")
+    return ExtendLease(**common, reference=reference, task_id=task_id, hand_out=r.hand_out, lease=r.lease)
+
+
 def _delay_due(r: CommandRecord, common: Mapping[str, Any]) -> DelayDue:
     return DelayDue(
         **common,
@@ -114,12 +185,46 @@ def _queue_ready(r: CommandRecord, common: Mapping[str, Any]) -> QueueReady:
     )
 
 
+def _ask_for_slot(r: CommandRecord, common: Mapping[str, Any]) -> AskForSlot:
+    line = Line(_need(r.name, "name"), _need(r.domain, "domain"), r.tenant, r.resource)
+    slot = RequestSlot(
+        task_id=_need(r.task_id, "taskId"),
+        hand_out=r.hand_out,
+        workflow_id=_need(r.workflow_id, "workflowId"),
+        reference=_need(r.reference, "reference"),
+        line=line,
+        priority=r.priority,
+        asked_at_ms=_need(r.asked_at_ms, "askedAt"),
+    )
+    return AskForSlot(**common, slot=slot)
+
+
+def _slot_started(r: CommandRecord, common: Mapping[str, Any]) -> TellSlotStarted:
+    slot = SlotStarted(_need(r.task_id, "taskId"), r.hand_out, _need(r.started_at_ms, "startedAt"))
+    return TellSlotStarted(**common, slot=slot)
+
+
+def _about_grant(
+    kind: type[SlotGranted | GrantExpired],
+) -> Callable[[CommandRecord, Mapping[str, Any]], SlotGranted | GrantExpired]:
+    return lambda r, common: kind(
+        **common, reference=_need(r.reference, "reference"), task_id=_need(r.task_id, "taskId"), hand_out=r.hand_out
+    )
+
+
 DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyCommand]] = {
     CommandType.START_WORKFLOW: _start,
     CommandType.TASK_STARTED: _started,
     CommandType.TASK_REPORTED: _reported,
+    CommandType.TASK_PROGRESSED: _progressed,
+    CommandType.TASK_STEP: _step,
+    CommandType.EXTEND_LEASE: _extend_lease,
+    CommandType.RESET_CALLBACKS: lambda _, common: ResetCallbacks(**common),
     CommandType.DELAY_DUE: _delay_due,
     CommandType.QUEUE_READY: _queue_ready,
+    CommandType.WORKER_LOST: lambda r, common: WorkerLost(
+        **common, worker_id=_need(r.worker_id, "workerId"), lost_at_ms=_need(r.due_at_ms, "dueAt")
+    ),
     CommandType.TICK: lambda _, common: Tick(**common),
     CommandType.TERMINATE_WORKFLOW: lambda r, common: TerminateWorkflow(**common, reason=r.reason),
     CommandType.RELEASE_WORKFLOW: lambda _, common: ReleaseWorkflow(**common),
@@ -133,6 +238,13 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.DELETE_WORKFLOW_DEF: lambda r, common: DeleteWorkflowDef(**common, version=_need(r.version, "version")),
     CommandType.STOP_STARTS: lambda r, common: StopStarts(**common, reason=r.reason),
     CommandType.ALLOW_STARTS: lambda _, common: AllowStarts(**common),
+    CommandType.REQUEST_SLOT: _ask_for_slot,
+    CommandType.SLOT_STARTED: _slot_started,
+    CommandType.RELEASE_SLOT: lambda r, common: GiveSlotBack(
+        **common, slot=ReleaseSlot(_need(r.task_id, "taskId"), r.hand_out)
+    ),
+    CommandType.SLOT_GRANTED: _about_grant(SlotGranted),
+    CommandType.GRANT_EXPIRED: _about_grant(GrantExpired),
 }
 
 
@@ -174,7 +286,7 @@ def decode_command(value: bytes | None, signer: Signer, *, at_ms: int, offset: i
 
 def _authorise(record: CommandRecord, value: bytes, signer: Signer) -> None:
     if record.type in WORKER_COMMANDS and record.token is not None:
-        if record.type is CommandType.TASK_REPORTED and record.lease is None:
+        if record.type is not CommandType.TASK_STARTED and record.lease is None:
             raise DecodeError("a worker's report lacks its lease")
         signer.check_token(record.task_id or "", record.hand_out, record.token)
     else:
@@ -218,6 +330,32 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
                 "reason": command.reason,
                 "error_code": command.error_code,
             }
+        case TaskProgressed():
+            return {
+                "callback_after_ms": command.callback_after_ms,
+                "lease": command.lease,
+                "sequence": command.sequence,
+                "worker_id": command.worker_id,
+                "payload": command.output,
+                "reason": command.reason,
+                "checkpoint": command.checkpoint,
+                "progress_done": command.progress_done,
+                "progress_total": command.progress_total,
+            }
+        case TaskStep():
+            return {
+                "step": command.step,
+                "step_status": command.status,
+                "lease": command.lease,
+                "sequence": command.sequence,
+                "worker_id": command.worker_id,
+                "payload": command.result,
+                "input_size": command.input_size,
+                "error_code": command.error_code,
+                "reason": command.reason,
+            }
+        case ExtendLease():
+            return {"lease": command.lease}
         case StartWorkflow():
             return {
                 "name": command.name,
@@ -232,7 +370,27 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
                 "definition": command.definition,
                 "tenant": command.tenant,
                 "deadline_at_ms": command.deadline_at_ms,
+                "task_to_domain": command.task_to_domain,
             }
+        case AskForSlot(slot=slot):
+            return {
+                "task_id": slot.task_id,
+                "hand_out": slot.hand_out,
+                "workflow_id": slot.workflow_id,
+                "reference": slot.reference,
+                "name": slot.line.task_type,
+                "domain": slot.line.domain,
+                "tenant": slot.line.tenant,
+                "resource": slot.line.resource,
+                "priority": slot.priority,
+                "asked_at_ms": slot.asked_at_ms,
+            }
+        case TellSlotStarted(slot=slot):
+            return slot._asdict()
+        case GiveSlotBack(slot=slot):
+            return slot._asdict()
+        case WorkerLost():
+            return {"worker_id": command.worker_id, "due_at_ms": command.lost_at_ms}
         case DelayDue():
             return {"due_at_ms": command.due_at_ms}
         case TerminateWorkflow() | StopStarts():

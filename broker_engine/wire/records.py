@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from broker_engine.model.commands import IdempotencyStrategy
 from broker_engine.model.decision import Transition
+from broker_engine.model.slots import Stage
 from broker_engine.model.status import ReportStatus, StepStatus
 from broker_engine.wire.kinds import CommandType, ReplyKind
 
@@ -57,6 +58,11 @@ class CommandRecord(NamedTuple):
     checkpoint: bytes | None = None
     progress_done: int | None = None
     progress_total: int | None = None
+    #: Of messages to the limiter, whose key is not the workflow.
+    workflow_id: str | None = None
+    resource: str | None = None
+    asked_at_ms: int | None = None
+    started_at_ms: int | None = None
     #: MAC of (task id, hand-out): proves that a worker was handed this very work.
     token: bytes | None = None
     #: MAC over all bytes before it; the last field, so that signing needs no second encoding.
@@ -164,6 +170,25 @@ class LanePosition(NamedTuple):
 
     lane: int
     offset: int
+
+
+class LimitEntry(NamedTuple):
+    """One hand-out that the limiter knows of (model.slots.Entry, flat)."""
+
+    stage: Stage
+    task_id: str
+    hand_out: int
+    workflow_id: str
+    reference: str
+    task_type: str
+    domain: str
+    tenant: str | None
+    resource: str | None
+    priority: int
+    asked_at_ms: int
+    start_before_ms: int | None = None
+    started_at_ms: int | None = None
+    ask_at_ms: int | None = None
 
 
 class Checkpoint(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any, Self
 import orjson
 
 from broker_engine.decider.definitions import parse_task_def, parse_workflow_def, single_task_workflow
+from broker_engine.decider.domains import domains_problem
 from broker_engine.decider.identity import workflow_id_for
 from broker_engine.errors import BadRequest, NoAnswer, NotFound, PayloadTooLarge, Violation
 from broker_engine.log.namespaces import open_existing
@@ -22,19 +23,22 @@ from broker_engine.model.commands import (
     AllowStarts,
     DeleteTaskDef,
     DeleteWorkflowDef,
+    ExtendLease,
     IdempotencyStrategy,
     PutTaskDef,
     PutWorkflowDef,
     ReleaseWorkflow,
+    ResetCallbacks,
     StartWorkflow,
     StopStarts,
     TerminateWorkflow,
 )
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
-from broker_engine.model.state import WorkflowState
+from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.model.stops import Stop, read_stop, stop_key
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.signing import Signer
+from broker_engine.worker.diagnosis import explain
 from broker_engine.worker.replies import Answered, Courier, raise_for
 from broker_engine.worker.views import Views, WorkflowView
 
@@ -176,6 +180,7 @@ class Client:
         source: str | None = None,
         tenant: str | None = None,
         deadline_at: datetime | None = None,
+        task_to_domain: Mapping[str, str] | None = None,
     ) -> str:
         """Start a workflow by its definition's name and return its id.
 
@@ -196,6 +201,7 @@ class Client:
             source=source,
             tenant=tenant,
             deadline_at=deadline_at,
+            task_to_domain=task_to_domain,
         )
         return _check(self._wait(future)).message
 
@@ -213,12 +219,15 @@ class Client:
         source: str | None = None,
         tenant: str | None = None,
         deadline_at: datetime | None = None,
+        task_to_domain: Mapping[str, str] | None = None,
         definition: JsonObject | None = None,
         wants_answer: bool = True,
     ) -> Future[Answered]:
         """Send a start without waiting; the future gets the answer (its message is the workflow id).
 
         At ``deadline_at`` (with its time zone) the workflow times out; nothing of it is scheduled after that moment.
+        ``task_to_domain`` lists domains for a task type or ``*``: ``{"*": "eu, NO_DOMAIN"}`` is the first of them that
+        has a worker, else the last.
         Without ``wants_answer`` the decider sends none, and the future is done when the start is in the log.
         """
         if workflow_id is not None and idempotency_key is not None:
@@ -242,6 +251,7 @@ class Client:
             source=source,
             tenant=tenant,
             deadline_at_ms=None if deadline_at is None else _epoch_ms(deadline_at),
+            task_to_domain=None if task_to_domain is None else _domains(task_to_domain),
             idempotency_key=idempotency_key,
             strategy=strategy,
             definition=orjson.dumps(definition) if definition is not None else None,
@@ -294,6 +304,39 @@ class Client:
         """
         _check(self._courier.ask(ReleaseWorkflow(key=workflow_id, **self._common()), self._timeout))
 
+    def reset_callbacks(self, workflow_id: str) -> None:
+        """Hand out now what waits for a callback.
+
+        Raises:
+            NotFound: there is no such workflow.
+            Conflict: it has ended.
+        """
+        _check(self._courier.ask(ResetCallbacks(key=workflow_id, **self._common()), self._timeout))
+
+    def extend_lease(self, task_id: str) -> None:
+        """Start the response clock of a running attempt anew; an ended one is left alone.
+
+        Reads the task states of every partition to find the workflow.
+
+        Raises:
+            NotFound: there is no such task.
+        """
+        task = self._views.task(task_id)
+        about: dict[str, Any] = {"reference": task.reference, "task_id": task_id, "hand_out": task.hand_out}
+        _check(self._courier.ask(ExtendLease(key=task.workflow_id, **about, **self._common()), self._timeout))
+
+    def explain(self, task_id: str) -> tuple[TaskState, str]:
+        """A task, and what it does or waits for in one sentence.
+
+        Reads the task states of every partition, and who serves its queue.
+
+        Raises:
+            NotFound: there is no such task.
+        """
+        task = self._views.task(task_id)
+        last_poll_ms = None if task.is_terminal else self._views.last_poll_ms(task.domain, task.task_type)
+        return task, explain(task, last_poll_ms, time.time_ns() // 1_000_000)
+
     def flush(self, timeout: float = 30.0) -> int:
         """Wait until everything sent by ``start_async`` is in the log; returns how many are not."""
         return self._courier.flush(timeout)
@@ -316,6 +359,14 @@ class Client:
 def _one_of(workflow: str | None, tenant: str | None) -> None:
     if workflow is not None and tenant is not None:
         raise BadRequest("a stop is about a workflow or a tenant: give one of them, or none for everything")
+
+
+def _domains(task_to_domain: Mapping[str, str]) -> bytes:
+    document = orjson.dumps(dict(task_to_domain))
+    problem = domains_problem(document)
+    if problem is not None:
+        raise BadRequest(problem)
+    return document
 
 
 def _epoch_ms(moment: datetime) -> int:

@@ -1,32 +1,23 @@
-"""What a running task knows about itself, and the errors it may raise to say how it failed."""
+"""What a running task knows about itself, and what it may tell before it ends."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from broker_engine.errors import BrokerEngineError
+import orjson
 
+from broker_engine.errors import BadRequest
+from broker_engine.wire.resume import Resume
+from broker_engine.worker.outcomes import InProgress, Superseded, TaskCanceled, TaskFailed, TaskFailedForGood
+from broker_engine.worker.signals import Signals
+from broker_engine.worker.steps import StepRetry, StepRun, running_step, sizes
 
-class TaskFailed(BrokerEngineError):
-    """The task failed; it is retried as its definition says."""
+__all__ = ["InProgress", "Superseded", "TaskCanceled", "TaskContext", "TaskFailed", "TaskFailedForGood"]
 
-    def __init__(self, message: str, *, code: str | None = None, output: dict[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.output = output
-
-
-class TaskFailedForGood(TaskFailed):
-    """The task failed and must not be retried (FAILED_WITH_TERMINAL_ERROR)."""
-
-
-class TaskCanceled(BrokerEngineError):
-    """The task ends as CANCELED by its own decision."""
-
-
-class Superseded(BrokerEngineError):
-    """Another worker has taken over this task; whatever this run still reports is ignored."""
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +37,10 @@ class TaskContext:
     lease: int
     correlation_id: str | None
     _superseded: bool = field(default=False, repr=False)
+    _signals: Signals | None = field(default=None, repr=False, compare=False)
+    #: What earlier attempts have done.
+    _secrets: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    _resume: Resume = field(default_factory=lambda: Resume({}), repr=False, compare=False)
 
     @property
     def is_superseded(self) -> bool:
@@ -60,3 +55,110 @@ class TaskContext:
         """
         if self._superseded:
             raise Superseded
+
+    def heartbeat(self, output: Mapping[str, Any] | None = None) -> None:
+        """Tell that the task is alive: its response clock starts anew. Returns at once.
+
+        Args:
+            output: interim output, merged by key; the final result replaces it.
+
+        Raises:
+            Superseded: another worker has taken over.
+            BadRequest: called in a process of the process pool, or the output is too large.
+        """
+        self.check()
+        self._connected().heartbeat(None if output is None else orjson.dumps(dict(output)))
+
+    def extend_lease(self) -> None:
+        """Start the response clock anew and nothing else. Returns at once.
+
+        Raises:
+            Superseded: another worker has taken over.
+            BadRequest: called in a process of the process pool.
+        """
+        self.check()
+        self._connected().extend_lease()
+
+    def secret(self, name: str) -> str:
+        """A secret that the definition names in ``runtimeMetadata``; never stored or logged by the engine.
+
+        Raises:
+            BadRequest: the definition does not name it.
+        """
+        if name not in self._secrets:
+            raise BadRequest(f"the definition of {self.task_type} does not name {name} in runtimeMetadata")
+        return self._secrets[name]
+
+    # --- steps
+
+    def step(
+        self, name: str, *, retry: StepRetry = StepRetry.WITH_TASK, input_size: int = 0
+    ) -> AbstractContextManager[StepRun]:
+        """A step of this task, measured and remembered: a later attempt finds it done.
+
+        >>> with context.step("PARSE") as step:            # doctest: +SKIP
+        ...     if not step.is_done:
+        ...         step.result = parse(path)
+
+        Args:
+            name: unique within the task.
+            retry: ``NEVER`` for side effects outside that must not happen twice.
+            input_size: what the step is given, in bytes, if that is worth knowing.
+
+        Raises:
+            Superseded: another worker has taken over; the step does not begin.
+            TaskFailedForGood: a ``NEVER`` step was begun before and its outcome is unknown.
+        """
+        self.check()
+        return running_step(self._connected(), self._resume, name, retry=retry, input_size=input_size)
+
+    def run_step(
+        self, name: str, function: Callable[..., T], *args: Any, retry: StepRetry = StepRetry.WITH_TASK, **kwargs: Any
+    ) -> T:
+        """Run a function as a step, or return what it returned in an earlier attempt (as JSON gives it back).
+
+        The result must have a JSON form. Raises as ``step``.
+        """
+        with self.step(name, retry=retry, input_size=sizes(args, kwargs)) as step:
+            if not step.is_done:
+                step.result = function(*args, **kwargs)
+        result: T = step.result
+        return result
+
+    async def run_step_async(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[T]],
+        *args: Any,
+        retry: StepRetry = StepRetry.WITH_TASK,
+        **kwargs: Any,
+    ) -> T:
+        """As ``run_step`` for an async function."""
+        with self.step(name, retry=retry, input_size=sizes(args, kwargs)) as step:
+            if not step.is_done:
+                step.result = await function(*args, **kwargs)
+        result: T = step.result
+        return result
+
+    @property
+    def saved_checkpoint(self) -> Any:
+        """What ``checkpoint`` stored last in the step that an earlier attempt did not complete; None if nothing."""
+        return self._resume.checkpoint
+
+    def checkpoint(self, value: Any) -> None:
+        """Store how far the present step is (JSON): at most once a second, the last one for sure at the step's end."""
+        self.check()
+        self._connected().progress(checkpoint=orjson.dumps(value))
+
+    def progress(self, done: int, total: int | None = None) -> None:
+        """Show how much of the work is done; stored like checkpoints."""
+        self.check()
+        self._connected().progress(progress_done=done, progress_total=total)
+
+    def _connected(self) -> Signals:
+        if self._signals is None:
+            raise BadRequest(
+                "a task in the process pool cannot send signs of life: give it a responseTimeoutSeconds that covers "
+                "it, or use pool='thread'"
+            )
+        return self._signals

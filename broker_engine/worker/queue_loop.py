@@ -33,6 +33,7 @@ from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.codecs import SCHEDULED_TASK
 from broker_engine.wire.commands import encode_command
 from broker_engine.wire.records import ScheduledTask, StartVerdict
+from broker_engine.wire.resume import decode_resume
 from broker_engine.wire.signing import Signer
 from broker_engine.worker.context import TaskContext
 from broker_engine.worker.presence import Presence
@@ -269,6 +270,7 @@ class QueueLoop:
             attempt=work.attempt,
             lease=lease,
             correlation_id=work.correlation_id,
+            _resume=decode_resume(work.resume),
         )
 
         def heard(verdict: StartVerdict) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import structlog
 
@@ -22,6 +23,22 @@ _FLUSH_SECONDS = 0.05
 _RETRY_SECONDS = 0.5
 
 
+class Report(NamedTuple):
+    """A record on its way; ``on_arrival`` is called when it is in the log."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes
+    on_arrival: Callable[[], None] | None = None
+
+    def delivered(self, delivery: Delivery) -> None:
+        if delivery.error is not None:
+            _log.error("worker.report_not_delivered", error=str(delivery.error))
+        elif self.on_arrival is not None:
+            self.on_arrival()
+
+
 class Reports:
     """Sends reports in a thread of its own, in the order in which they were given.
 
@@ -32,15 +49,17 @@ class Reports:
         self._writer = log.writer(client_id=client_id)
         self._more_to_come = more_to_come
         self._changed = threading.Condition()
-        self._waiting: list[tuple[str, int, bytes, bytes]] = []
+        self._waiting: list[Report] = []
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
         self._thread.start()
 
-    def send(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
+    def send(
+        self, topic: str, partition: int, key: bytes, value: bytes, on_arrival: Callable[[], None] | None = None
+    ) -> None:
         """Hand a report over. Never waits and never fails: what cannot be sent is tried again."""
         with self._changed:
-            self._waiting.append((topic, partition, key, value))
+            self._waiting.append(Report(topic, partition, key, value, on_arrival))
             is_first, is_full = len(self._waiting) == 1, len(self._waiting) >= MAX_GATHERED
             if is_first or is_full or not self._more_to_come():
                 self._changed.notify()
@@ -61,7 +80,7 @@ class Reports:
             reports = self._gather()
             for number, report in enumerate(reports):
                 try:
-                    self._writer.send(*report, on_delivery=_delivered)
+                    self._writer.send(*report[:4], on_delivery=report.delivered)
                 except LogError as error:
                     _log.warning("worker.report_not_sent", error=str(error))
                     with self._changed:
@@ -73,7 +92,7 @@ class Reports:
             except LogError as error:
                 _log.warning("worker.reports_failed", error=str(error))
 
-    def _gather(self) -> list[tuple[str, int, bytes, bytes]]:
+    def _gather(self) -> list[Report]:
         """Wait for a report, and a moment for those that are about to follow."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._stopping)
@@ -85,8 +104,3 @@ class Reports:
                 self._changed.wait(rest)
             reports, self._waiting = self._waiting, []
             return reports
-
-
-def _delivered(delivery: Delivery) -> None:
-    if delivery.error is not None:
-        _log.error("worker.report_not_delivered", error=str(delivery.error))

@@ -35,6 +35,8 @@ class TaskWorker:
     domain: str = DEFAULT_DOMAIN
     concurrency: int = DEFAULT_CONCURRENCY
     pool: Pool = "thread"
+    #: Whether the worker extends the lease by itself while the function runs; never in the process pool.
+    heartbeat: bool = True
     #: Task definition fields to register at start; None registers nothing.
     definition: Mapping[str, Any] | None = None
     _bind: Callable[[dict[str, Any], TaskContext], dict[str, Any]] = field(repr=False)
@@ -93,6 +95,7 @@ def task(
     domain: str = DEFAULT_DOMAIN,
     concurrency: int = DEFAULT_CONCURRENCY,
     pool: Pool | None = None,
+    heartbeat: bool = True,
     **definition: Any,
 ) -> Callable[[F], TaskWorker]: ...
 
@@ -105,6 +108,7 @@ def task(
     domain: str = DEFAULT_DOMAIN,
     concurrency: int = DEFAULT_CONCURRENCY,
     pool: Pool | None = None,
+    heartbeat: bool = True,
     **definition: Any,
 ) -> TaskWorker | Callable[[F], TaskWorker]:
     """Make a function the worker of a task type.
@@ -115,6 +119,8 @@ def task(
         concurrency: how many tasks of this type one process runs at a time.
         pool: ``thread`` (default for plain functions), ``asyncio`` (always for async ones), or ``process`` for work
             that keeps a core busy (the function must be importable).
+        heartbeat: extend the lease while the function runs, every third of the response time-out (at least a second
+            apart). Without it a function that hangs is given up after ``responseTimeoutSeconds``. Not in processes.
         definition: fields of the task definition (``retryCount=3``, ``responseTimeoutSeconds=60`` …), registered when
             the worker starts.
     """
@@ -131,6 +137,7 @@ def task(
             domain=domain,
             concurrency=concurrency,
             pool="asyncio" if is_async else pool or "thread",
+            heartbeat=heartbeat and pool != "process",
             definition={"name": name or wrapped.__name__, **definition} if definition else None,
             _bind=_binder(wrapped),
         )

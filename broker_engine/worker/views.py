@@ -12,7 +12,7 @@ from broker_engine.errors import NotFound
 from broker_engine.log.ports import BEGINNING, Isolation, Log, Record, TopicPartition
 from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.topics import Namespace, Topic, partition_of
-from broker_engine.wire.codecs import DEFINITION, TASK_STATE, WORKFLOW_STATE
+from broker_engine.wire.codecs import DEFINITION, PRESENCE, TASK_STATE, WORKFLOW_STATE
 from broker_engine.wire.records import Definition
 
 
@@ -83,6 +83,37 @@ class Views:
             raise NotFound(f"there is no workflow {workflow_id}")
         read_all(self._log, [self._tp(Topic.TASK_STATE, number)], see_task)
         return WorkflowView(state[0], tuple(sorted(tasks.values(), key=lambda task: (task.run, task.seq))))
+
+    def task(self, task_id: str) -> TaskState:
+        """The last state of one attempt; reads the task states of every partition.
+
+        Raises:
+            NotFound: there is none (any more).
+        """
+        found: list[bytes | None] = [None]
+        needle = task_id.encode()
+
+        def see(record: Record) -> None:
+            if record.key == needle:
+                found[0] = record.value
+
+        read_all(self._log, [self._tp(Topic.TASK_STATE, number) for number in range(self._partitions)], see)
+        if found[0] is None:
+            raise NotFound(f"there is no task {task_id}")
+        return TASK_STATE.decode(found[0])
+
+    def last_poll_ms(self, domain: str, task_type: str) -> int | None:
+        """When a worker of this queue was last heard of (epoch milliseconds); None if never, or long ago."""
+        heard: list[int] = []
+
+        def see(record: Record) -> None:
+            if record.value is not None:
+                presence = PRESENCE.decode(record.value)
+                if (presence.domain, presence.task_types) == (domain, task_type):
+                    heard.append(record.timestamp_ms)
+
+        read_all(self._log, [self._tp(Topic.WORKERS, 0)], see)
+        return max(heard, default=None)
 
     def workflows(self) -> Iterator[WorkflowState]:
         """Every workflow, the newest first."""

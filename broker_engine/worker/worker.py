@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ import structlog
 from broker_engine.errors import BadRequest
 from broker_engine.log.namespaces import read_record
 from broker_engine.log.ports import Log
-from broker_engine.model.commands import TaskReported
+from broker_engine.model.commands import AnyCommand, TaskReported
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
 from broker_engine.model.status import ReportStatus
 from broker_engine.topics import Namespace, Topic
@@ -23,11 +23,20 @@ from broker_engine.wire.commands import encode_command
 from broker_engine.wire.records import ScheduledTask
 from broker_engine.wire.signing import Signer
 from broker_engine.worker.client import Client
-from broker_engine.worker.context import Superseded, TaskCanceled, TaskContext, TaskFailed, TaskFailedForGood
+from broker_engine.worker.context import (
+    InProgress,
+    Superseded,
+    TaskCanceled,
+    TaskContext,
+    TaskFailed,
+    TaskFailedForGood,
+)
 from broker_engine.worker.pools import Pools
 from broker_engine.worker.presence import Presence, Served
 from broker_engine.worker.queue_loop import QueueLoop
 from broker_engine.worker.reports import Reports
+from broker_engine.worker.secrets import Resolver, resolved, resolver
+from broker_engine.worker.signals import Heartbeats, Signals
 from broker_engine.worker.slots import Slots
 from broker_engine.worker.task import TaskWorker, output_bytes
 from broker_engine.worker.verdicts import Verdicts
@@ -53,6 +62,8 @@ class Worker:
         worker_id: unique among all workers; made of host and process by default.
         grace_seconds: how long ``stop`` lets running tasks finish.
         client: registers the definitions given to ``@task`` before work is taken.
+        secrets: the values of names in ``runtimeMetadata``, or a function that gives them; by default environment
+            variables ``BROKER_ENGINE_SECRET_<name>``.
     """
 
     def __init__(
@@ -64,6 +75,7 @@ class Worker:
         worker_id: str | None = None,
         grace_seconds: float = GRACE_SECONDS,
         client: Client | None = None,
+        secrets: Mapping[str, str] | Resolver | None = None,
     ) -> None:
         if not tasks:
             raise BadRequest("a worker needs at least one task")
@@ -75,10 +87,12 @@ class Worker:
         self._served = [Served(task, Slots(task.concurrency)) for task in tasks]
         self._pools = Pools(list(tasks))
         self._client = client
+        self._resolve_secret = resolver(secrets)
         self._stop = threading.Event()
         #: Starts and presence. Reports have a producer of their own, so that the flush of a start does not hurry them.
         self._writer = log.writer(client_id=self.worker_id, linger_ms=START_LINGER_MS)
         self._reports = Reports(log, self.worker_id, self._pools.has_backlog)
+        self._heartbeats = Heartbeats()
         self.completed = self.failed = 0
 
     def stop(self) -> None:
@@ -126,6 +140,7 @@ class Worker:
         ]
         verdicts.start()
         presence.start()
+        self._heartbeats.start()
         threads = [
             threading.Thread(target=loop.run, args=(self._stop,), name=f"queue {task.name}")
             for loop, (task, _) in zip(loops, self._served, strict=True)
@@ -136,6 +151,7 @@ class Worker:
         for thread in threads:
             thread.join()
         self._drain()
+        self._heartbeats.close()
         left = self._reports.close(5.0)
         if left:
             _log.warning("worker.reports_lost", reports=left)
@@ -166,27 +182,49 @@ class Worker:
                     break
 
     def _run_task(self, task: TaskWorker, work: ScheduledTask, context: TaskContext, ended: Callable[[], None]) -> None:
+        signals = context._signals = Signals(work, context.lease, self.worker_id, self._send)
+        if task.heartbeat:
+            self._heartbeats.watch(signals, work.response_timeout_ms)
+
         def done(result: Any) -> None:
+            self._heartbeats.forget(signals)
             try:
                 self._report(work, context, result)
             finally:
                 ended()
 
-        self._pools.submit(task, lambda: task.arguments(work.input, context), done)
+        def arguments() -> dict[str, Any]:
+            if work.secrets:
+                context._secrets = resolved(work.secrets, self._resolve_secret)
+            return task.arguments(work.input, context)
+
+        self._pools.submit(task, arguments, done)
 
     def _report(self, work: ScheduledTask, context: TaskContext, result: Any) -> None:
         if isinstance(result, Superseded):
             _log.info("worker.superseded", task_id=work.task_id)
             return
+        if isinstance(result, InProgress):
+            try:
+                output = None if result.output is None else output_bytes(result.output)
+            except TaskFailedForGood as error:
+                result = error
+            else:
+                assert context._signals is not None, "it was given when the task began"
+                after_ms = max(int(result.callback_after_seconds * 1_000), 1)
+                context._signals.put_away(after_ms, output, result.reason)
+                return
         report = _outcome(work, context, result, self.worker_id)
         if report.status is ReportStatus.COMPLETED:
             self.completed += 1
         else:
             self.failed += 1
             _log.info("worker.task_failed", task_id=work.task_id, status=report.status, reason=report.reason)
+        self._send(work, report)
 
-        value = encode_command(report, _NO_KEY, token=work.token or b"")
-        self._reports.send(self._commands, work.partition, work.workflow_id.encode(), value)
+    def _send(self, work: ScheduledTask, command: AnyCommand, on_arrival: Callable[[], None] | None = None) -> None:
+        value = encode_command(command, _NO_KEY, token=work.token or b"")
+        self._reports.send(self._commands, work.partition, work.workflow_id.encode(), value, on_arrival)
 
 
 def _outcome(work: ScheduledTask, context: TaskContext, result: Any, worker_id: str) -> TaskReported:
@@ -220,7 +258,7 @@ def _outcome(work: ScheduledTask, context: TaskContext, result: Any, worker_id: 
         hand_out=work.hand_out,
         status=status,
         lease=context.lease,
-        sequence=1,
+        sequence=context._signals.end() if context._signals is not None else 1,
         worker_id=worker_id,
         output=output,
         reason=reason[:2_000] if reason else None,

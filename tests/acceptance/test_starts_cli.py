@@ -51,3 +51,15 @@ def test_a_start_carries_its_tenant_and_deadline(engine: Cli) -> None:
     promised = engine("workflow", "start", name, "--tenant", "acme", "--deadline-at", "2100-01-01T00:00:00+00:00")
     shown = json.loads(engine("workflow", "get", promised.out.strip(), "--json").out)
     assert (shown["tenant"], shown["deadlineAt"]) == ("acme", 4_102_444_800_000)
+
+
+def test_a_start_carries_the_domains_of_its_tasks(engine: Cli) -> None:
+    name = f"w{uuid.uuid4().hex[:6]}"
+    engine("workflow", "create", engine.file({"name": name, "tasks": [{"name": name, "taskReferenceName": "a"}]}))
+
+    wrong = engine("workflow", "start", name, "--task-to-domain", '{"*": "NO_DOMAIN, eu"}', "--json")
+    assert "NO_DOMAIN must be the last entry" in wrong.error["message"]
+
+    started = engine("workflow", "start", name, "--task-to-domain", '{"*": "eu, us"}')
+    (task,) = json.loads(engine("workflow", "get", started.out.strip(), "--json").out)["tasks"]
+    assert (task["domain"], task["domainChoices"]) == ("us", "eu,us")

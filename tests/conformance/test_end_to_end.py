@@ -69,7 +69,7 @@ def r6() -> None:
     raise TaskFailed("always")
 
 
-@task(name="r10", retryCount=1, retryDelaySeconds=0, responseTimeoutSeconds=2)
+@task(name="r10", heartbeat=False, retryCount=1, retryDelaySeconds=0, responseTimeoutSeconds=2)
 def r10(context: TaskContext) -> dict[str, Any]:
     RAN.append(("r10", context.attempt))
     if context.attempt == 0:
@@ -77,17 +77,29 @@ def r10(context: TaskContext) -> dict[str, Any]:
     return {"attempt": context.attempt}
 
 
-@task(name="r11", retryCount=1, retryDelaySeconds=0, timeoutSeconds=2, responseTimeoutSeconds=2, timeoutPolicy="RETRY")
+@task(
+    name="r11",
+    heartbeat=False,
+    retryCount=1,
+    retryDelaySeconds=0,
+    timeoutSeconds=2,
+    responseTimeoutSeconds=2,
+    timeoutPolicy="RETRY",
+)
 def r11() -> None:
     sleep(20)
 
 
-@task(name="r12", retryCount=5, timeoutSeconds=2, responseTimeoutSeconds=2, timeoutPolicy="TIME_OUT_WF")
+@task(
+    name="r12", heartbeat=False, retryCount=5, timeoutSeconds=2, responseTimeoutSeconds=2, timeoutPolicy="TIME_OUT_WF"
+)
 def r12() -> None:
     sleep(20)
 
 
-@task(name="r13", retryCount=0, timeoutSeconds=10, responseTimeoutSeconds=10, timeoutPolicy="ALERT_ONLY")
+@task(
+    name="r13", heartbeat=False, retryCount=0, timeoutSeconds=10, responseTimeoutSeconds=10, timeoutPolicy="ALERT_ONLY"
+)
 def r13() -> None:
     sleep(60)
 
@@ -124,7 +136,9 @@ def r18_alert() -> dict[str, bool]:
     return {"done": True}
 
 
-@task(name="r22", retryCount=3, timeoutSeconds=2, responseTimeoutSeconds=2, timeoutPolicy="TIME_OUT_WF")
+@task(
+    name="r22", heartbeat=False, retryCount=3, timeoutSeconds=2, responseTimeoutSeconds=2, timeoutPolicy="TIME_OUT_WF"
+)
 def r22() -> None:
     sleep(20)
 

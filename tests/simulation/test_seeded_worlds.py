@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from broker_engine.log.ports import TopicPartition
+from broker_engine.model.slots import Stage
 from broker_engine.model.state import Execution
 from broker_engine.model.status import ReasonCode
 from broker_engine.runtime.partition import Partition
@@ -33,6 +34,9 @@ FOUND: Mapping[int, str] = {
 RETRY_COUNTS = {name: definition["retryCount"] for name, definition in TASKS.items()}
 
 
+CONCURRENT = {name: limit for name, task in TASKS.items() if (limit := task.get("concurrentExecLimit"))}
+
+
 def check(world: World) -> None:
     """Every promise, all violations at once."""
     records = promises.Records(world.namespace, world.history)
@@ -47,10 +51,23 @@ def check(world: World) -> None:
         "ended workflows have no live task": promises.ended_workflows_have_no_live_task(records),
         "a transaction is whole": promises.no_transaction_was_torn(records),
         "each command is decided once": promises.each_command_is_decided_once(records),
+        "limits hold": promises.never_more_in_progress(records, CONCURRENT),
+        "no slot is lost": slots_left(world),
         "rebuild equals live state": rebuilt_differs(world),
     }
     broken = {promise: found[:5] for promise, found in problems.items() if found}
     assert not broken, f"{broken}\nfaults: {dict(world.faults)}\n  pytest tests/simulation --seed {world.seed} --runs 1"
+
+
+def slots_left(world: World) -> list[str]:
+    """When everything has ended, nobody waits for a slot or has one."""
+    return [
+        f"{key} is {entry.stage}"
+        for node in world.nodes
+        for partition in node.partitions.values()
+        for key, entry in partition.limits.state.entries.items()
+        if entry.stage is not Stage.SPENT
+    ]
 
 
 def rebuilt_differs(world: World) -> list[str]:
@@ -74,6 +91,8 @@ def differences(world: World, live: Partition, rebuilt: Partition) -> list[str]:
         for name in ("live", "snapshots", "idempotency", "position", "log_time_ms")
         if getattr(live, name) != getattr(rebuilt, name)
     ]
+    if live.limits.state != rebuilt.limits.state:
+        found.append(f"limits: {live.limits.state} is rebuilt as {rebuilt.limits.state}")
     for workflow_id in world.started:
         if live.store.workflow(workflow_id) != rebuilt.store.workflow(workflow_id):
             found.append(f"finished workflow {workflow_id} differs")

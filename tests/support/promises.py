@@ -6,16 +6,19 @@ Each checker takes records (from a simulation or a real cluster) and returns wha
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import accumulate
 
 from broker_engine.errors import DecodeError
 from broker_engine.log.ports import Record
 from broker_engine.model.commands import StartWorkflow, TaskReported
 from broker_engine.model.state import TaskState, WorkflowState
-from broker_engine.model.status import ReasonCode
+from broker_engine.model.status import Phase, ReasonCode
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.codecs import COMMAND, EVENT, SCHEDULED_TASK, TASK_STATE, WORKFLOW_STATE
 from broker_engine.wire.commands import DECODERS
+
+RUNNING = Phase.RUNNING
 
 
 class Records:
@@ -191,6 +194,29 @@ def each_command_is_decided_once(records: Records) -> list[str]:
             counts[event.partition, event.offset, event.workflow_id, event.command] += 1
     # One record may let several deadlines of one workflow pass, one after another.
     return [f"{place} was decided {n} times" for place, n in counts.items() if n > 1 and place[3] != "DEADLINE_REACHED"]
+
+
+def never_more_in_progress(records: Records, limits: Mapping[str, int]) -> list[str]:
+    """At no moment of the log are more tasks of a type IN_PROGRESS than its limit."""
+    types = {task.task_id: task.task_type for task in records.tasks()}
+    problems = []
+    for task_type, limit in limits.items():
+        most = most_in_progress(records, {task_id for task_id, name in types.items() if name == task_type})
+        if most > limit:
+            problems.append(f"{most} tasks of {task_type} were in progress at once, {limit} are allowed")
+    return problems
+
+
+def most_in_progress(records: Records, tasks: Container[str]) -> int:
+    """The largest number of these tasks in progress at once, by the log times of the transitions."""
+    changes = [
+        (event.at_ms, (step.to_phase is RUNNING) - (step.from_phase is RUNNING))
+        for record in records.of(Topic.EVENTS)
+        for event in [EVENT.decode(record.value)]
+        for step in event.transitions
+        if step.task_id in tasks
+    ]
+    return max(accumulate(change for _, change in sorted(changes)), default=0)
 
 
 def starts_on_the_log(records: Records) -> set[str]:

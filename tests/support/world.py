@@ -16,6 +16,7 @@ from broker_engine.errors import BrokerEngineError, LogError, TransactionAborted
 from broker_engine.log.memory import Crashed, MemoryGroupReader, MemoryReader
 from broker_engine.log.ports import BEGINNING, Record, TopicPartition
 from broker_engine.model.commands import TerminateWorkflow
+from broker_engine.runtime import takeover
 from broker_engine.runtime.commits import LateCommits, LazyCommits, PromptCommits
 from broker_engine.testing import Behaviour, Engine, Node
 from broker_engine.topics import DELAY_TIERS, Topic
@@ -34,7 +35,13 @@ TASKS: dict[str, dict[str, Any]] = {
         "responseTimeoutSeconds": 15,
         "totalTimeoutSeconds": 120,
     },
-    "strict": {"retryCount": 1, "retryDelaySeconds": 0, "timeoutSeconds": 25, "timeoutPolicy": "RETRY"},
+    "strict": {
+        "retryCount": 1,
+        "retryDelaySeconds": 0,
+        "timeoutSeconds": 25,
+        "timeoutPolicy": "RETRY",
+        "concurrentExecLimit": 2,
+    },
     "unserved": {"retryCount": 1, "retryDelaySeconds": 2, "pollTimeoutSeconds": 15, "timeoutPolicy": "RETRY"},
 }
 #: A task that nobody answers is given up after this, whatever its definition says otherwise.
@@ -54,9 +61,13 @@ COMPACTED = (
     Topic.SNAPSHOTS,
     Topic.CHECKPOINTS,
     Topic.IDEMPOTENCY,
+    Topic.LIMIT_STATE,
     Topic.TASK_DEFS,
     Topic.WORKFLOW_DEFS,
 )
+
+#: No time passes inside a step, so waiting there for a transaction to end is in vain: the takeover is tried again.
+takeover._STABLE_SECONDS = 0.0
 
 
 class World(Engine):

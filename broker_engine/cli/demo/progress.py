@@ -12,9 +12,11 @@ from rich.text import Text
 from broker_engine.cli.output import make_table
 from broker_engine.log.ports import BEGINNING, Log, TopicPartition
 from broker_engine.model.state import TaskState, WorkflowState
-from broker_engine.model.status import Phase, TaskStatus, WorkflowStatus
+from broker_engine.model.status import Phase, StepStatus, TaskStatus, WorkflowStatus
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.codecs import TASK_STATE, WORKFLOW_STATE
+
+STEPS = ("VALIDATE", "PARSE", "UPSERT", "REPORT")
 
 
 class Progress:
@@ -89,16 +91,35 @@ class Progress:
         )
 
     def picture(self, total: int) -> Group:
-        """The live table."""
-        columns = ("TASK", "QUEUED", "RUNNING", "RETRY WAIT", "DONE", "FAILED", "TIMED OUT")
+        """The live table: attempts by phase, and the steps that they are in."""
         shown = (Phase.QUEUED, Phase.RUNNING, Phase.RETRY_WAIT, Phase.SUCCEEDED, Phase.FAILED, Phase.TIMED_OUT)
-        counts = Counter((task.task_type, task.phase) for task in self.tasks.values())
-        types = ("VALIDATE", "PARSE", "UPSERT", "REPORT")
-        table: Table = make_table(columns, ([kind, *(counts[kind, phase] for phase in shown)] for kind in types))
+        phases = Counter(task.phase for task in self.tasks.values())
+        columns = [phase.replace("_", " ") for phase in shown]
+        attempts: Table = make_table(columns, [[phases[phase] for phase in shown]], title="attempts")
+        counts = Counter((step.name, step.status) for task in self.latest() for step in task.steps)
+        rows = ([name, *(counts[name, status] for status in StepStatus)] for name in STEPS)
+        steps: Table = make_table(("STEP", "RUNNING", "COMPLETED", "FAILED"), rows, title="steps")
         head = Text(f"{self.seconds:5.1f} s  workflows: {self.started}/{total} started, {self.completed} completed")
-        return Group(head, table, *(Text(event, style="yellow") for event in self.events[-8:]))
+        return Group(head, attempts, steps, *(Text(event, style="yellow") for event in self.events[-8:]))
 
     # --- sums
+
+    def latest(self) -> list[TaskState]:
+        """The newest attempt of each workflow's task."""
+        newest: dict[str, TaskState] = {}
+        for task in sorted(self.tasks.values(), key=lambda task: task.attempt):
+            newest[task.workflow_id] = task
+        return list(newest.values())
+
+    @property
+    def repeated_upserts(self) -> int:
+        """Imports whose rows were stored again although an earlier attempt had completed that."""
+        tries: dict[str, list[int]] = {}
+        for task in self.tasks.values():
+            for step in task.steps:
+                if step.name == "UPSERT" and step.status is StepStatus.COMPLETED:
+                    tries.setdefault(task.workflow_id, []).append(step.tries)
+        return sum(max(found) > min(found) for found in tries.values())
 
     @property
     def retries(self) -> int:

@@ -17,7 +17,7 @@ from rich.live import Live
 from broker_engine.cli.demo.notifier import Notifier
 from broker_engine.cli.demo.progress import Progress
 from broker_engine.cli.demo.rows import Chunk, Source
-from broker_engine.cli.demo.tasks import TABLE, TASKS, WORKFLOW, connect
+from broker_engine.cli.demo.tasks import REFERENCE, TABLE, WORKFLOW, connect, import_csv
 from broker_engine.cli.demo.verdict import Verdict, judge
 from broker_engine.cli.roles import Stopping
 from broker_engine.errors import BrokerEngineError, NoAnswer
@@ -129,8 +129,7 @@ class Import:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                for task in TASKS:
-                    client.register_task(task.definition or {})
+                client.register_task(import_csv.definition or {})
                 client.register_workflow(WORKFLOW, overwrite=True)
             except NoAnswer:  # the first decider may still be taking over
                 self.supervisor.watch()
@@ -175,7 +174,7 @@ class Import:
 
     def _kill_worker_of(self, workflow_id: str, progress: Progress) -> None:
         """Kill the worker that parses the slow chunk, while it does."""
-        while (task := progress.running(workflow_id, "parse")) is None:
+        while (task := progress.running(workflow_id, REFERENCE)) is None or task.current_step != "PARSE":
             self._tick(progress)
         pid = int((task.worker_id or "").rsplit("-", 2)[1])  # host-pid-random
         name = next((name for name, known in self.supervisor.pids.items() if known == pid), None)

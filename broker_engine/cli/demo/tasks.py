@@ -1,4 +1,4 @@
-"""The four tasks of the import. Any of them may run twice, or stop in the middle: each can be repeated as it is."""
+"""The task of the import, in four steps. Each may stop in the middle and can be repeated as it is."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from broker_engine.worker import TaskContext, TaskFailed, TaskFailedForGood, tas
 
 #: A killed worker is noticed after this: nothing was heard of its task for so long.
 RESPONSE_TIMEOUT_SECONDS = 5
+TASK, REFERENCE = "ImportCsv", "import"
 _COMMON: dict[str, Any] = {
     "concurrency": 4,
     "ownerEmail": "demo@example.com",
@@ -43,7 +44,6 @@ UPSERT = """
 """
 
 
-@task(name="VALIDATE", retryDelaySeconds=1, **_COMMON)
 def validate(file: Path) -> dict[str, int]:
     """Is this a file of the right kind?"""
     with file.open(newline="", encoding="utf-8") as opened:
@@ -54,7 +54,6 @@ def validate(file: Path) -> dict[str, int]:
         return {"rows": sum(1 for _ in rows)}
 
 
-@task(name="PARSE", retryDelaySeconds=1, **_COMMON)
 def parse(file: Path, pause_seconds: float, context: TaskContext) -> dict[str, Any]:
     """Read the rows, skip and count the bad ones, and leave the good ones in a file for the next task."""
     if context.attempt == 0:
@@ -85,7 +84,6 @@ def _parsed(row: list[str]) -> dict[str, Any]:
     return {name: fields[name] for name in ("icao", "name", "city", "country", "tz")} | numbers
 
 
-@task(name="UPSERT", retryDelaySeconds=1, **_COMMON)
 def upsert(parsed: Path, database: Path, context: TaskContext) -> dict[str, int]:
     """Put the rows into the table, by key, in one transaction."""
     rows = json.loads(parsed.read_text())
@@ -102,7 +100,6 @@ def connect(database: Path) -> sqlite3.Connection:
     return connection
 
 
-@task(name="REPORT", retryDelaySeconds=2, **_COMMON)
 def report(imported: int, skipped: int, notifier: str, context: TaskContext) -> dict[str, Any]:
     """Tell the notifier, which knows reports by their workflow and takes each once."""
     address = urlsplit(notifier)
@@ -119,7 +116,16 @@ def report(imported: int, skipped: int, notifier: str, context: TaskContext) -> 
     return {"notified": True, "isRepeat": json.loads(content)["isRepeat"]}
 
 
-TASKS = (validate, parse, upsert, report)
+@task(name=TASK, retryDelaySeconds=2, resourceLock="${workflow.input.file}", **_COMMON)
+def import_csv(file: Path, database: Path, notifier: str, pause_seconds: float, context: TaskContext) -> dict[str, Any]:
+    """One chunk: VALIDATE, PARSE, UPSERT, REPORT. A later attempt goes on behind the last completed step; one file is
+    worked on by one task at a time."""
+    checked = context.run_step("VALIDATE", validate, file)
+    found = context.run_step("PARSE", parse, file, pause_seconds, context)
+    stored = context.run_step("UPSERT", upsert, Path(found["parsed"]), database, context)
+    context.run_step("REPORT", report, stored["imported"], found["skipped"], notifier, context)
+    return {**checked, **stored, "skipped": found["skipped"]}
+
 
 WORKFLOW: dict[str, Any] = {
     "name": "airport-import",
@@ -128,39 +134,19 @@ WORKFLOW: dict[str, Any] = {
     "ownerEmail": "demo@example.com",
     "tasks": [
         {
-            "name": "VALIDATE",
-            "taskReferenceName": "validate",
-            "inputParameters": {"file": "${workflow.input.file}"},
-        },
-        {
-            "name": "PARSE",
-            "taskReferenceName": "parse",
+            "name": TASK,
+            "taskReferenceName": REFERENCE,
             "inputParameters": {
                 "file": "${workflow.input.file}",
-                "pause_seconds": "${workflow.input.pauseSeconds}",
-            },
-        },
-        {
-            "name": "UPSERT",
-            "taskReferenceName": "upsert",
-            "inputParameters": {
-                "parsed": "${parse.output.parsed}",
                 "database": "${workflow.input.database}",
-            },
-        },
-        {
-            "name": "REPORT",
-            "taskReferenceName": "report",
-            "inputParameters": {
-                "imported": "${upsert.output.imported}",
-                "skipped": "${parse.output.skipped}",
                 "notifier": "${workflow.input.notifier}",
+                "pause_seconds": "${workflow.input.pauseSeconds}",
             },
         },
     ],
     "outputParameters": {
-        "rows": "${validate.output.rows}",
-        "imported": "${upsert.output.imported}",
-        "skipped": "${parse.output.skipped}",
+        "rows": "${import.output.rows}",
+        "imported": "${import.output.imported}",
+        "skipped": "${import.output.skipped}",
     },
 }

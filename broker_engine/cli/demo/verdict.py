@@ -64,12 +64,14 @@ def judge(source: Source, progress: Progress, notifier: Notifier, database: Path
         for workflow in progress.workflows.values()
         if workflow.ended_at_ms is not None
     )
+    repeated = progress.repeated_upserts
     checks = {
         f"{lost} workflows did not complete": lost == 0,
         f"imported {imported} + skipped {skipped} rows, the file has {source.rows}": imported + skipped == source.rows,
         f"the table holds {stored} rows, {imported} were imported": stored == imported,
         f"{skipped} rows skipped, but {source.broken} broken": skipped >= source.broken,
         f"{duplicated} rows or reports were taken twice": duplicated == 0,
+        f"{repeated} imports stored their rows again to report once more": repeated == 0,
         f"{len(notifier.accepted)} of {len(source.chunks)} chunks reported": len(notifier.accepted)
         == len(source.chunks),
         f"{kills} of 2 processes were killed": kills == 2,

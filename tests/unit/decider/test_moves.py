@@ -71,6 +71,7 @@ def a_draft(story: Story) -> Draft:
 
 HAPPENINGS: dict[Cause, Callable[[Story], object]] = {
     Cause.DELAY_OVER: lambda story: story.later(30_000).delay_due(),
+    Cause.PUT_AWAY: lambda story: story.progressed(callback_after_ms=1_000),
     Cause.STARTED: lambda story: story.taken(),
     Cause.FAILED: lambda story: story.failed(),
     Cause.FAILED_TERMINALLY: lambda story: story.failed_terminally(),
@@ -87,6 +88,8 @@ def told(source: Phase | None, cause: Cause, target: Phase) -> Story:
         return appear(target)
     if cause is Cause.HANDED_OUT_AGAIN:
         return Story("a").start().next_deadline()
+    if (source, cause) == (Phase.QUEUED, Cause.DELAY_OVER):
+        return Story("a").start().taken().progressed(callback_after_ms=30_000).later(30_000).delay_due()
     policy = TimeoutPolicy.ALERT_ONLY if cause is Cause.ALERTED else TimeoutPolicy.TIME_OUT_WF
     story = reach(source, optional=target is Phase.SUCCEEDED, policy=policy)
     if cause is Cause.COMPLETED:

@@ -19,8 +19,11 @@ from broker_engine.model.commands import (
     AnyCommand,
     DeadlineReached,
     DelayDue,
+    ExtendLease,
     IdempotencyStrategy,
     QueueReady,
+    ResetCallbacks,
+    TaskProgressed,
     TaskReported,
     TaskStarted,
     TerminateWorkflow,
@@ -32,7 +35,7 @@ from broker_engine.model.status import FACTS, STATUSES_OF, Phase, ReportStatus, 
 from tests.builders import FIXED, SMALL_PAYLOAD, Story, a_start, a_step, asked, cause_of
 
 #: Enough to visit every move.
-HISTORIES = 130
+HISTORIES = 200
 
 timeouts = st.sampled_from([0, 0, 3, 20, 200])
 steps = st.builds(
@@ -126,12 +129,12 @@ class AnyOrder(RuleBasedStateMachine):
         """What comes next when all goes well: without it most runs would get nowhere."""
         task = self.story.task
         match task.phase:
-            case Phase.QUEUED:
+            case Phase.QUEUED if task.waiting_for is not WaitingFor.DELAY:
                 return self.tell(TaskStarted(**self.about(task), worker_id="w1"))
             case Phase.RUNNING:
                 data = b'{"t": "x"}'
                 return self.tell(TaskReported(**self.about(task), status=status, lease=task.lease, output=data))
-            case Phase.CREATED | Phase.RETRY_WAIT:
+            case Phase.CREATED | Phase.RETRY_WAIT | Phase.QUEUED:
                 due_at_ms = task.due_at_ms or 0
                 self.story.now_ms = max(self.story.now_ms, due_at_ms - (0 if on_time else 300))
                 return self.tell(DelayDue(**self.about(task), due_at_ms=due_at_ms))
@@ -154,6 +157,18 @@ class AnyOrder(RuleBasedStateMachine):
         lease = None if by_hand else task.lease
         output = b'{"t": "%s"}' % (b"x" * size)
         return self.tell(TaskReported(**self.about(task), status=status, lease=lease, sequence=sequence, output=output))
+
+    @rule(target=seen, task=seen, after_ms=st.sampled_from([0, 700, 30_000]), sequence=st.sampled_from([1, 1, 2]))
+    def progress(self, task: TaskState, after_ms: int, sequence: int) -> Any:
+        """A heartbeat or a callback, and an extended lease on the way."""
+        self.tell(ExtendLease(**self.about(task), lease=task.lease))
+        output = b'{"t": "y"}'
+        about = self.about(task, lease=task.lease, sequence=sequence, output=output)
+        return self.tell(TaskProgressed(**about, callback_after_ms=after_ms))
+
+    @rule(target=seen)
+    def reset_callbacks(self) -> Any:
+        return self.tell(ResetCallbacks(key="w"))
 
     @rule(target=seen, task=seen, is_early=st.booleans())
     def delay(self, task: TaskState, is_early: bool) -> Any:
@@ -215,7 +230,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.phases[transition.task_id] = transition.to_phase
         for output in decision.outputs:
             if isinstance(output, Schedule):
-                self.check_hand_out(output.task)
+                self.check_hand_out(output.task, command)
             elif isinstance(output, Delay):
                 task = story[output.reference]
                 assert (output.task_id, output.due_at_ms) == (task.task_id, task.due_at_ms)
@@ -225,7 +240,7 @@ class AnyOrder(RuleBasedStateMachine):
         if decision.workflow_changed:
             self.workflow_record = story.workflow
 
-    def check_hand_out(self, task: TaskState) -> None:
+    def check_hand_out(self, task: TaskState, command: AnyCommand) -> None:
         hand_out = (task.task_id, task.hand_out)
         assert hand_out not in self.handed_out, "two schedule records for one hand-out"
         self.handed_out.add(hand_out)
@@ -233,7 +248,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert task.phase is Phase.QUEUED
         if before is None:
             assert task.retry_delay_ms == 0, "a retry ran before its delay"
-        elif before.due_at_ms is not None:
+        elif before.due_at_ms is not None and not isinstance(command, ResetCallbacks):
             assert before.due_at_ms <= self.story.now_ms, "a task ran before its delay"
 
     def check_ended(self, task: TaskState) -> None:
@@ -368,7 +383,11 @@ class Walk:
             machine.go_on(status, draw.random() < 0.7)
         elif chance < 0.55:
             machine.report(task, status, draw.choice([0, 1, 2]), draw.random() < 0.6, draw.choice([0, SMALL_PAYLOAD]))
-        elif chance < 0.62:
+        elif chance < 0.58:
+            machine.progress(task, draw.choice([0, 700, 30_000]), draw.choice([1, 1, 2]))
+        elif chance < 0.59:
+            machine.reset_callbacks()
+        elif chance < 0.64:
             machine.take(task, draw.random() < 0.5, draw.choice(["w1", "w2"]))
         elif chance < 0.70:
             machine.reach_the_next_deadline()

@@ -106,6 +106,7 @@ NEEDS_MORE = sorted(
         CommandType.TICK,
         CommandType.TERMINATE_WORKFLOW,
         CommandType.RELEASE_WORKFLOW,
+        CommandType.RESET_CALLBACKS,
         CommandType.DELETE_TASK_DEF,
         CommandType.STOP_STARTS,
         CommandType.ALLOW_STARTS,
