@@ -6,9 +6,17 @@ the loop waits for its outcome before it hands over the next (decisions/0008).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Protocol
+
+from broker_engine.errors import OutcomeUnknown
+
+#: A write that takes longer is given up. More than the client's socket time-out, so that an answer that is late is
+#: still heard; less than a transaction may stay open.
+PATIENCE_SECONDS = 20.0
 
 
 class Commits(Protocol):
@@ -21,33 +29,65 @@ class Commits(Protocol):
         """Whether the outcome is known."""
 
     def outcome(self) -> None:
-        """Wait for the write that is under way; raises what it raised. Does nothing when there is none."""
+        """Wait for the write that is under way; raises what it raised. Does nothing when there is none.
+
+        Raises:
+            OutcomeUnknown: it does not come back.
+        """
 
     def close(self) -> None:
         """Wait for what is under way, whatever its outcome."""
 
 
 class ThreadedCommits:
-    """Writes in a thread of its own."""
+    """Writes in a thread of its own.
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
+    The client's own time limits are not enough: ``send_offsets_to_transaction`` ignores its, and waits for ever when
+    the group's coordinator goes away at the wrong moment (librdkafka issues 5456 and 5511; seen in every third restart
+    of a broker). A write that does not come back is left to its thread, a daemon, and the session is rebuilt with
+    another producer of the same transactional id, which ends or fences whatever the old one was doing.
+    """
+
+    def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
+        self._patience = patience
         self._under_way: Future[None] | None = None
+        self._writes: SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
+        self._thread.start()
 
     def submit(self, write: Callable[[], None]) -> None:
         assert self._under_way is None, "one write at a time"
-        self._under_way = self._pool.submit(write)
+        self._under_way = Future()
+        self._writes.put((write, self._under_way))
 
     def is_done(self) -> bool:
         return self._under_way is not None and self._under_way.done()
 
     def outcome(self) -> None:
         under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            under_way.result()
+        if under_way is None:
+            return
+        try:
+            error = under_way.exception(self._patience)
+        except TimeoutError:
+            self._patience = 0.0  # nothing more is to be expected of this thread
+            raise OutcomeUnknown(f"{OutcomeUnknown()} (the client did not come back)") from None
+        if error is not None:
+            raise error
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True)
+        self._writes.put(None)
+        self._thread.join(self._patience)
+
+    def _run(self) -> None:
+        while (item := self._writes.get()) is not None:
+            write, outcome = item
+            try:
+                write()
+            except BaseException as error:  # told by ``outcome``, whatever it is
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(None)
 
 
 class PromptCommits:

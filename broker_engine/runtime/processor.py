@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -49,7 +50,7 @@ from broker_engine.runtime.definitions import DefinitionView
 from broker_engine.runtime.lanes import MAX_STARTS, Lanes
 from broker_engine.runtime.limits import LOOK_EVERY_MS
 from broker_engine.runtime.losses import Losses
-from broker_engine.runtime.outbox import Outbox
+from broker_engine.runtime.outbox import Outbox, OutRecord
 from broker_engine.runtime.ownership import Mark
 from broker_engine.runtime.partition import Partition, waiting_for_topic
 from broker_engine.runtime.pollers import Pollers
@@ -451,7 +452,6 @@ class Session:
 
     def _write(self, turn: Turn, group: Group) -> None:
         """One transaction: everything the turn adds up to, and the offsets it consumed."""
-        writer = self._writer
         offsets = {
             TopicPartition(self._commands, number): Mark(
                 self._slot, False, overlay.position, overlay.log_time_ms
@@ -463,11 +463,17 @@ class Session:
             for number, overlay in turn.overlays.items()
             for topic in overlay.moved
         }
+        self._transact(turn.batch.records, offsets, group)
+
+    def _transact(
+        self, records: Iterable[OutRecord], offsets: Mapping[TopicPartition, CommittedOffset], group: Group
+    ) -> None:
+        writer = self._writer
         if self._monotonic() - self._committed_at < BACK_TO_BACK_SECONDS:
             writer.begin(offsets, group)
         else:
             writer.begin()
-        for topic, partition, key, value, headers in turn.batch.records:
+        for topic, partition, key, value, headers in records:
             writer.send(topic, partition, key, value, headers)
         writer.commit(offsets, group)
         self._committed_at = self._monotonic()
@@ -481,11 +487,9 @@ class Session:
             batch = retire(partition, self._setting.outbox, self._settings.retention_ms, self._clock.now_ms())
             if batch is None:
                 continue
-            self._writer.begin()
-            for topic, number, key, value, headers in batch.records:
-                self._writer.send(topic, number, key, value, headers)
-            tp = TopicPartition(self._commands, partition.number)
-            self._writer.commit(claim(partition, tp, self._slot), self._reader.group())
+            offsets = claim(partition, TopicPartition(self._commands, partition.number), self._slot)
+            self._commits.submit(partial(self._transact, batch.records, offsets, self._reader.group()))
+            self._commits.outcome()
             batch.settle(partition)
             self._next_retirement = 0.0
             _log.info("processor.retired", partition=partition.number, workflows=len(batch.gone))

@@ -200,11 +200,11 @@ class Rows:
         self.repeat("r16", "a", CommandType.TASK_REPORTED)
 
     def _r13(self) -> None:
-        """A second start moves the response time-out behind the task's own; when the alert is told, an operator
+        """Each further start moves the response time-out behind the task's own; when the alert is told, an operator
         completes the task by hand."""
-        time.sleep(3)
-        self.repeat("r13", "r13", CommandType.TASK_STARTED)
-        until(lambda: self.alerts("r13"), what="the alert")
+        while not self.alerts("r13"):
+            time.sleep(2)
+            self.repeat("r13", "r13", CommandType.TASK_STARTED)
         (running,) = self.engine.client.get(self.ids["r13"]).tasks
         self.alerted_status = running.status
         report = TaskReported(
