@@ -41,9 +41,9 @@ def until(is_so: Callable[[], Any], seconds: float = PATIENCE, *, what: str = "i
 
 
 def crowded() -> int:
-    """By how much bounds on times are to be widened: 2 on a machine that seems to have its cores to itself (its host may
-    give them to others unseen: the same suite was seen to take 16 and 19 minutes), more on one that has not. The figures
-    themselves are told, and measured by ``make bench``."""
+    """By how much bounds on times are to be widened: 2 on a machine that seems to have its cores to itself (its host
+    may give them to others unseen: the same suite was seen to take 16 and 19 minutes), more on one that has not. The
+    figures themselves are told, and measured by ``make bench``."""
     return max(2, round(os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
