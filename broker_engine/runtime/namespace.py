@@ -16,6 +16,8 @@ from broker_engine.wire.signing import Signer
 _EXACT = ("cleanup.policy", "message.timestamp.type")
 #: Settings that may be larger than ours but not smaller (-1 is unlimited).
 _AT_LEAST = ("retention.ms", "delete.retention.ms")
+#: A broker that has just made fifty topics answers late.
+_WRITE_SECONDS = 30.0
 
 
 def ensure(log: Log, namespace: Namespace, *, partitions: int, signer: Signer, now_ms: int) -> NamespaceRecord:
@@ -43,7 +45,7 @@ def ensure(log: Log, namespace: Namespace, *, partitions: int, signer: Signer, n
     if existing is None:
         writer = log.writer(client_id=f"{namespace.name}.namespace")
         writer.send(namespace.topic(Topic.NAMESPACE), 0, namespace.name.encode(), NAMESPACE.encode(record))
-        left = writer.flush(10.0)
+        left = writer.flush(_WRITE_SECONDS)
         writer.close()
         if left:
             raise UnsafeSettings("the namespace record could not be written; is the cluster healthy?")

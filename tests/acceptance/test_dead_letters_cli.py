@@ -15,7 +15,7 @@ pytestmark = pytest.mark.kafka
 def test_undecodable_bytes_are_listed_and_not_sent_again(engine: Cli) -> None:
     writer = ConfluentLog(engine.bootstrap).writer(client_id="stranger")
     writer.send(Namespace(engine.namespace).topic(Topic.COMMANDS), 1, b"someone", b"hello")
-    assert writer.flush(10) == 0
+    assert writer.flush(30) == 0
     writer.close()
 
     until(lambda: any(x["key"] == "someone" for x in engine("dead-letters", "list", "--json").json))

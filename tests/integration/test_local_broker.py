@@ -115,7 +115,7 @@ def create_topic(bootstrap: str, name: str) -> None:
 def produce(bootstrap: str, topic: str, value: bytes) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
     producer.produce(topic, value)
-    assert producer.flush(10) == 0
+    assert producer.flush(30) == 0
 
 
 def consume(bootstrap: str, topic: str) -> bytes | None:
