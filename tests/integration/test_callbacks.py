@@ -43,8 +43,8 @@ def test_a_callback_of_2_s_comes_back_and_a_long_function_keeps_its_lease(
         kept, called = engine.client.start_task("long"), engine.client.start_task("asks-twice")
         put_away = engine.client.start_task("waits-long")
 
-        (back,) = engine.client.wait(called, 30).tasks
-        (alive,) = engine.client.wait(kept, 30).tasks
+        (back,) = engine.client.wait(called, 60).tasks
+        (alive,) = engine.client.wait(kept, 60).tasks
         until(lambda: engine.client.get(put_away).tasks[0].waiting_for == "delay", what="the long callback")
         engine.client.reset_callbacks(put_away)
         until(lambda: engine.client.get(put_away).tasks[0].poll_count == 2, what="the reset callback")

@@ -52,7 +52,7 @@ def client(bootstrap: str, namespace: str, tmp_path: Path) -> Iterator[Client]:
     try:
         until(lambda: decider_log.read_text().count("takeover.done") == 4, what="the takeover")
         roles.append(worker_role(bootstrap, namespace, "tests.support.failing", log_file=tmp_path / "worker.log"))
-        with Client(ConfluentLog(bootstrap), Namespace(namespace), key=KEY, timeout=30) as client:
+        with Client(ConfluentLog(bootstrap), Namespace(namespace), key=KEY, timeout=60) as client:
             until(lambda: "fails-once" in client.task_definitions(), what="the registration")
             client.wait(client.start_task("fails-once"), 60)
             yield client

@@ -28,7 +28,7 @@ def test_the_work_of_a_killed_worker_is_retried_within_15_s(bootstrap: str, name
             engine.work(hangs_once)
             until(lambda: len(engine.client.get(started).tasks) == 2, what="the retry")
             seconds = time.monotonic() - killed
-            view = engine.client.wait(started, 30)
+            view = engine.client.wait(started, 60)
         finally:
             role.stop()
 

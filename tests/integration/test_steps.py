@@ -28,7 +28,7 @@ def test_after_kill_9_in_the_third_step_the_first_two_do_not_run_again(
         until(lambda: (tmp_path / "decider.log").read_text().count("takeover.done") == 2, what="the takeover")
         worker = worker_role(bootstrap, namespace, "tests.support.stepping", log_file=tmp_path / "worker.log")
         roles.append(worker)
-        with Client(ConfluentLog(bootstrap), Namespace(namespace), key=KEY, timeout=30) as client:
+        with Client(ConfluentLog(bootstrap), Namespace(namespace), key=KEY, timeout=60) as client:
             until(lambda: "import-csv" in client.task_definitions(), what="the registration")
             workflow_id = client.start_task("import-csv")
             until(lambda: ran.exists() and "UPSERT" in ran.read_text(), what="the third step")

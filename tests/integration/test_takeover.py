@@ -74,7 +74,7 @@ def test_the_same_slot_goes_on_after_kill_9(bootstrap: str, namespace: str, tmp_
     log = ConfluentLog(bootstrap)
     try:
         until(lambda: log_file.read_text().count("takeover.done") == 2, what="the takeover")
-        with Client(log, Namespace(namespace), key=KEY, timeout=30) as client:
+        with Client(log, Namespace(namespace), key=KEY, timeout=60) as client:
             for number in range(200):
                 client.start_async("noop", workflow_id=f"w{number}", definition=ALONE, wants_answer=False)
             client.flush()

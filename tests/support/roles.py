@@ -88,7 +88,7 @@ class RunningEngine:
         self._run(self.processor)
         self._run(self.delays)
         until(lambda: len(self.processor.active) == partitions, what="the takeover")
-        self.client = Client(self.log, self.namespace, key=KEY, timeout=30)
+        self.client = Client(self.log, self.namespace, key=KEY, timeout=60)
 
     def work(self, *tasks: TaskWorker, grace_seconds: float = 0.5) -> Worker:
         """A worker of its own for these tasks, with their definitions registered."""
