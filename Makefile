@@ -14,6 +14,9 @@ FIND_PYTHON = for python in $(PYTHON) python3 python3.14 python3.13 python3.12 p
 	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo "$$python"; exit; }; done; exit 1
 
+# Two processes, each with a broker of its own; a file stays together, because its tests share an engine.
+PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
+
 .PHONY: help install demo test check conformance bench chaos lock kafka-start kafka-stop clean
 
 help: ## list these targets
@@ -37,17 +40,17 @@ demo: install ## run the CSV import demo on a local broker
 	$(BIN)/broker-engine demo
 
 test: install ## run every test (starts its own Kafka)
-	$(BIN)/pytest tests/
+	$(BIN)/pytest tests/ $(PARALLEL)
 
 check: install ## format, lint, types, layers and the quick tests, in under a minute
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest $(wildcard tests/unit tests/contract) -m "not kafka"
+	$(BIN)/pytest $(wildcard tests/unit tests/contract) -m "not kafka" $(PARALLEL)
 
 conformance: install ## run the conformance rows against a real broker
-	$(BIN)/pytest tests/conformance
+	$(BIN)/pytest tests/conformance $(PARALLEL)
 
 bench: install ## measure throughput and latency on a local broker
 	$(BIN)/python -m tests.benchmarks.run
