@@ -22,6 +22,7 @@ from broker_engine.decider.deadlines import earliest_deadline_ms
 from broker_engine.decider.decide import decide
 from broker_engine.decider.definitions import inline_definition
 from broker_engine.decider.moves import Cause
+from broker_engine.model.caps import NO_CAPS, Cap, Caps, together
 from broker_engine.model.commands import (
     AnyCommand,
     DeadlineReached,
@@ -83,6 +84,7 @@ class Definitions:
     tasks: dict[str, TaskDef] = field(default_factory=dict)
     workflows: dict[tuple[str, int], WorkflowDef] = field(default_factory=dict)
     stops: dict[str, Stop] = field(default_factory=dict)
+    capped: dict[str, Cap] = field(default_factory=dict)
 
     @classmethod
     def of(cls, *definitions: TaskDef | WorkflowDef) -> Definitions:
@@ -104,6 +106,13 @@ class Definitions:
 
     def workflow_versions(self, name: str) -> tuple[int, ...]:
         return tuple(sorted(version for known, version in self.workflows if known == name))
+
+    @property
+    def caps(self) -> Caps:
+        return together(self.capped.values()) if self.capped else NO_CAPS
+
+    def cap(self, key: str) -> Cap | None:
+        return self.capped.get(key)
 
     def stop(self, key: str) -> Stop | None:
         return self.stops.get(key)

@@ -30,6 +30,7 @@ from broker_engine.model.commands import (
     AllowStarts,
     AnyCommand,
     AskForSlot,
+    ClearCap,
     DeadlineReached,
     DelayDue,
     DeleteTaskDef,
@@ -43,6 +44,7 @@ from broker_engine.model.commands import (
     QueueReady,
     ReleaseWorkflow,
     ResetCallbacks,
+    SetCap,
     SlotGranted,
     StartWorkflow,
     StopStarts,
@@ -128,6 +130,8 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             | DeleteWorkflowDef()
             | StopStarts()
             | AllowStarts()
+            | SetCap()
+            | ClearCap()
             | AskForSlot()
             | TellSlotStarted()
             | GiveSlotBack()

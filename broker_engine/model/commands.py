@@ -260,6 +260,19 @@ class AllowStarts(Command):
     """End such a stop."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetCap(Command):
+    """At most so many tasks in progress from now on; ``key`` says which (model.caps.cap_key)."""
+
+    #: JSON: ``{"limit": 20}``.
+    document: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearCap(Command):
+    """Remove such a cap."""
+
+
 #: The closed list of records on ``commands``, by the name stored in the record.
 AnyCommand = (
     StartWorkflow
@@ -287,6 +300,8 @@ AnyCommand = (
     | DeleteWorkflowDef
     | StopStarts
     | AllowStarts
+    | SetCap
+    | ClearCap
 )
 
 #: Decided by the limiter, not about a workflow.

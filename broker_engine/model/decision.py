@@ -76,7 +76,7 @@ class Confirm:
 class WriteDefinition:
     """Store a definition (``document`` None: remove it)."""
 
-    #: ``task``, ``workflow`` or ``stop``.
+    #: ``task``, ``workflow``, ``stop`` or ``cap``.
     kind: str
     key: str
     document: bytes | None

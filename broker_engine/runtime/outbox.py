@@ -62,6 +62,8 @@ class Batch:
     verdicts: dict[str, list[StartVerdict]] = field(default_factory=dict)
     #: The last states of workflows that ended, by key: the local store keeps them as they are.
     ended: dict[bytes, bytes] = field(default_factory=dict)
+    #: What the limiter is to be told, in order; the turn carries it over.
+    slots: list[SlotMessage] = field(default_factory=list)
 
 
 class Outbox:
@@ -98,6 +100,7 @@ class Outbox:
             records.append(
                 (names[Topic.EVENTS], partition, key, _event(decision, execution, command, partition), _NONE)
             )
+        told: list[SlotMessage] = []
         for output in decision.outputs:
             match output:
                 case Schedule():
@@ -116,13 +119,14 @@ class Outbox:
                 case RememberStart():
                     records.append(self._remember(output, command, partition))
                 case TellLimiter():
-                    records.append(self.command(_message(output.slot)))
+                    told.append(output.slot)
                 case _:
                     assert_never(output)
         for topic, _, _, encoded, _ in records:
             if encoded is not None and codecs.is_too_large(encoded):
                 raise InvariantViolation(f"a record of {len(encoded)} bytes for {topic} is over the limit")
         batch.records += records
+        batch.slots += told
         if decision.workflow_changed and execution is not None and execution.workflow.status.is_terminal:
             states = (tasks, names[Topic.WORKFLOW_STATE])
             batch.ended.update((key, value) for topic, _, key, value, _ in records if topic in states and value)
@@ -167,6 +171,10 @@ class Outbox:
         number = partition_of(command.key, self._partitions)
         value = encode_command(command, self._signer)
         return (self._names[Topic.COMMANDS], number, command.key.encode(), value, _NONE)
+
+    def for_limiter(self, slot: SlotMessage) -> OutRecord:
+        """A message to the limits, as a command."""
+        return self.command(_message(slot))
 
     def limit_entry(self, key: str, value: bytes | None, partition: int) -> OutRecord:
         return (self._names[Topic.LIMIT_STATE], partition, key.encode(), value, _NONE)

@@ -10,6 +10,7 @@ from broker_engine.model.commands import (
     AllowStarts,
     AnyCommand,
     AskForSlot,
+    ClearCap,
     Command,
     DeadlineReached,
     DelayDue,
@@ -24,6 +25,7 @@ from broker_engine.model.commands import (
     QueueReady,
     ReleaseWorkflow,
     ResetCallbacks,
+    SetCap,
     SlotGranted,
     StartWorkflow,
     StopStarts,
@@ -64,6 +66,8 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     DeleteWorkflowDef: CommandType.DELETE_WORKFLOW_DEF,
     StopStarts: CommandType.STOP_STARTS,
     AllowStarts: CommandType.ALLOW_STARTS,
+    SetCap: CommandType.SET_CAP,
+    ClearCap: CommandType.CLEAR_CAP,
     AskForSlot: CommandType.REQUEST_SLOT,
     TellSlotStarted: CommandType.SLOT_STARTED,
     GiveSlotBack: CommandType.RELEASE_SLOT,
@@ -238,10 +242,12 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.DELETE_WORKFLOW_DEF: lambda r, common: DeleteWorkflowDef(**common, version=_need(r.version, "version")),
     CommandType.STOP_STARTS: lambda r, common: StopStarts(**common, reason=r.reason),
     CommandType.ALLOW_STARTS: lambda _, common: AllowStarts(**common),
+    CommandType.SET_CAP: lambda r, common: SetCap(**common, document=_need(r.payload, "payload")),
+    CommandType.CLEAR_CAP: lambda _, common: ClearCap(**common),
     CommandType.REQUEST_SLOT: _ask_for_slot,
     CommandType.SLOT_STARTED: _slot_started,
     CommandType.RELEASE_SLOT: lambda r, common: GiveSlotBack(
-        **common, slot=ReleaseSlot(_need(r.task_id, "taskId"), r.hand_out)
+        **common, slot=ReleaseSlot(_need(r.task_id, "taskId"), r.hand_out, r.started_at_ms)
     ),
     CommandType.SLOT_GRANTED: _about_grant(SlotGranted),
     CommandType.GRANT_EXPIRED: _about_grant(GrantExpired),
@@ -401,6 +407,8 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             return {"payload": command.document, "overwrite": command.overwrite}
         case DeleteWorkflowDef():
             return {"version": command.version}
+        case SetCap():
+            return {"payload": command.document}
         case _:
             return {}
 
