@@ -10,6 +10,7 @@ long a retry waits in ``retries.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import assert_never
 
 import orjson
@@ -394,8 +395,10 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
     )
     if task.holds_slot and not is_takeover:
         draft.outputs.append(slots.started(task, draft.now_ms))
-    if command.wants_confirmation:
-        draft.outputs.append(_confirm(command, accepted=True))
+    has_more = is_takeover and bool(task.steps or task.checkpoint)
+    if command.wants_confirmation or has_more:
+        confirm = _confirm(command, accepted=True)
+        draft.outputs.append(replace(confirm, steps=task.steps, checkpoint=task.checkpoint) if has_more else confirm)
     return None
 
 

@@ -42,6 +42,7 @@ from broker_engine.wire.records import (
     LanePosition,
     Reply,
     ScheduledTask,
+    StartResume,
     StartVerdict,
     TransitionEvent,
 )
@@ -60,6 +61,8 @@ class Batch:
     records: list[OutRecord] = field(default_factory=list)
     #: Start confirmations by worker: one record per worker and batch.
     verdicts: dict[str, list[StartVerdict]] = field(default_factory=dict)
+    #: What starts that take over have to know, by worker.
+    resumes: dict[str, list[StartResume]] = field(default_factory=dict)
     #: The last states of workflows that ended, by key: the local store keeps them as they are.
     ended: dict[bytes, bytes] = field(default_factory=dict)
     #: What the limiter is to be told, in order; the turn carries it over.
@@ -114,6 +117,11 @@ class Outbox:
                         output.task_id, output.hand_out, output.lease, output.accepted, output.reason
                     )
                     batch.verdicts.setdefault(output.worker_id, []).append(verdict)
+                    if output.steps or output.checkpoint:
+                        resume = StartResume(
+                            output.task_id, output.lease, encode_resume(output.steps, output.checkpoint)
+                        )
+                        batch.resumes.setdefault(output.worker_id, []).append(resume)
                 case WriteDefinition():
                     records.append(self._definition(output))
                 case RememberStart():
@@ -163,6 +171,9 @@ class Outbox:
     def verdicts(self, batch: Batch) -> Iterable[OutRecord]:
         """The start confirmations of the whole batch."""
         for worker_id, verdicts in batch.verdicts.items():
+            for resume in batch.resumes.get(worker_id, ()):  # a record each: they may be large; before the verdict
+                value = codecs.REPLY.encode(Reply(kind=ReplyKind.STARTS, resumes=(resume,)))
+                yield self._to(worker_id, value)
             value = codecs.REPLY.encode(Reply(kind=ReplyKind.STARTS, verdicts=tuple(verdicts)))
             yield self._to(worker_id, value)
 

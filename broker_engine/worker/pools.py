@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import multiprocessing
 import threading
 from collections.abc import Callable
@@ -26,32 +27,46 @@ class Pools:
             ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) if processes else None
         )
         self._lock = threading.Lock()
-        self._backlog = 0
+        #: (priority, largest first; number; what to do) of what waits for a thread.
+        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        self._number = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         if any(task.pool == "asyncio" for task in tasks):
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
 
-    def submit(self, task: TaskWorker, arguments: Callable[[], dict[str, Any]], done: Callable[[Any], None]) -> None:
+    def submit(
+        self,
+        task: TaskWorker,
+        arguments: Callable[[], dict[str, Any]],
+        done: Callable[[Any], None],
+        *,
+        priority: int = 0,
+    ) -> None:
         """Run a task; ``done`` gets its result or its exception, in some thread of the pool.
 
-        ``arguments`` is called in the pool too: binding a large input is work.
+        ``arguments`` is called in the pool too: binding a large input is work. Of those that wait for a thread the
+        highest priority goes first, and the oldest of one.
         """
         if task.pool == "asyncio":
             assert self._loop is not None
             asyncio.run_coroutine_threadsafe(self._run_async(task, arguments, done), self._loop)
         else:
             with self._lock:
-                self._backlog += 1
-            self._threads.submit(self._run, task, arguments, done)
+                self._number += 1
+                heapq.heappush(self._waiting, (-priority, self._number, lambda: self._run(task, arguments, done)))
+            self._threads.submit(self._run_next)
 
     def has_backlog(self) -> bool:
         """Whether tasks wait for a thread."""
-        return self._backlog > 0
+        return bool(self._waiting)
+
+    def _run_next(self) -> None:
+        with self._lock:
+            _, _, run = heapq.heappop(self._waiting)
+        run()
 
     def _run(self, task: TaskWorker, arguments: Callable[[], dict[str, Any]], done: Callable[[Any], None]) -> None:
-        with self._lock:
-            self._backlog -= 1
         try:
             if task.pool == "process":
                 assert self._processes is not None

@@ -198,7 +198,7 @@ class Worker:
                 context._secrets = resolved(work.secrets, self._resolve_secret)
             return task.arguments(work.input, context)
 
-        self._pools.submit(task, arguments, done)
+        self._pools.submit(task, arguments, done, priority=work.priority)
 
     def _report(self, work: ScheduledTask, context: TaskContext, result: Any) -> None:
         if isinstance(result, Superseded):

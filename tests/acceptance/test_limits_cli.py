@@ -19,18 +19,19 @@ def test_a_tenant_s_cap_holds_its_tasks_back_until_it_is_cleared(engine: Cli) ->
     assert made.code == 0, made.err
     assert (made.json["key"], made.json["limit"]) == (f"tenant:{tenant}", 1)
 
-    ids = [engine("workflow", "start", name, "--tenant", tenant).out.strip() for _ in range(2)]
+    _, second = (engine("workflow", "start", name, "--tenant", tenant).out.strip() for _ in range(2))
 
-    def waiting() -> list[str]:
-        shown = [engine("workflow", "get", one, "--json").json["tasks"] for one in ids]
-        return [str(task["taskId"]) for tasks in shown for task in tasks if task["waitingFor"] == "slot"]
+    def waits() -> str:
+        (task,) = engine("workflow", "get", second, "--json").json["tasks"]
+        return str(task["taskId"]) if task["waitingFor"] == "slot" else ""
 
-    (task,) = until(lambda: found if len(found := waiting()) == 1 else None, what="one task that waits")
-    assert engine("task", "explain", task, "--json").json["limit"] == f"tenant {tenant}"
-    assert f"tenant {tenant}" in engine("limits", "list").out
+    task = until(waits, what="the second task's waiting for the first")
+    full = f"tenant {tenant}"
+    until(lambda: engine("task", "explain", task, "--json").json["limit"] == full, what="the limit's name")
+    assert full in engine("limits", "list").out
 
     assert engine("limits", "clear", "--tenant", tenant).code == 0
-    until(lambda: not waiting(), what="the release of what waited")
+    until(lambda: not waits(), what="the hand-out of what waited")
     assert engine("limits", "clear", "--tenant", tenant).code == 3
 
 
