@@ -41,7 +41,7 @@ from broker_engine.model.commands import (
 from broker_engine.model.decision import Answer, Confirm, Decision, Delay, Output, Schedule, Transition
 from broker_engine.model.definitions import TaskDef, WorkflowDef, WorkflowTask
 from broker_engine.model.state import Execution, TaskState, WorkflowState
-from broker_engine.model.status import ReasonCode, ReportStatus, StepStatus
+from broker_engine.model.status import SETUP_STEP, ReasonCode, ReportStatus, StepStatus
 from broker_engine.model.stops import Stop, keys_against
 
 START_MS = 1_000_000
@@ -249,6 +249,10 @@ class Story:
         defaults = {"lease": task.lease, "sequence": task.sequence + 1, **self._about(of)}
         return self.send(TaskStep(**{**defaults, "step": name, "status": status, **f}))
 
+    def prepared(self, **fields: Any) -> Story:
+        """The worker's set-up is over."""
+        return self.step(SETUP_STEP, StepStatus.COMPLETED, **fields)
+
     def extend_lease(self, *, of: TaskState | None = None, **fields: Any) -> Story:
         return self.send(ExtendLease(**{"lease": (of or self.task).lease, **self._about(of), **fields}))
 
@@ -400,6 +404,7 @@ _CAUSES: Mapping[ReportStatus, Cause] = {
 _CAUSES_BY_CODE: Mapping[ReasonCode, Cause] = {
     ReasonCode.WORKER_STARTED: Cause.STARTED,
     ReasonCode.LEASE_TAKEN_OVER: Cause.STARTED,
+    ReasonCode.PREPARED: Cause.PREPARED,
     ReasonCode.TIMEOUT_ALERT: Cause.ALERTED,
     ReasonCode.WORKFLOW_ENDED: Cause.WORKFLOW_ENDS,
     ReasonCode.CANCEL_REQUESTED: Cause.WORKFLOW_ENDS,

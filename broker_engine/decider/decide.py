@@ -62,6 +62,7 @@ from broker_engine.model.decision import Confirm, Decision, Delay, RememberStart
 from broker_engine.model.definitions import TimeoutPolicy, WorkflowDef
 from broker_engine.model.state import Execution, TaskState, WorkflowState
 from broker_engine.model.status import (
+    IN_HAND,
     Phase,
     ReasonCode,
     WaitingFor,
@@ -368,7 +369,7 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
         if command.wants_confirmation:
             draft.outputs.append(_confirm(command, accepted=False, reason=str(reason)))
         return reason
-    is_takeover = task.phase is Phase.RUNNING
+    is_takeover = task.phase in IN_HAND
     if is_takeover and task.worker_id is not None and task.lease is not None:
         draft.outputs.append(
             Confirm(
@@ -383,7 +384,7 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
     draft.move(
         task,
         Cause.STARTED,
-        Phase.RUNNING,
+        Phase.STARTING if command.prepares else Phase.RUNNING,
         ReasonCode.LEASE_TAKEN_OVER if is_takeover else ReasonCode.WORKER_STARTED,
         lease=command.offset,
         sequence=0,
@@ -405,7 +406,7 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
 def _void_start(task: TaskState, command: TaskStarted) -> str | None:
     if command.hand_out != task.hand_out or not task.hand_out:
         return f"hand-out {command.hand_out} is void, the current one is {task.hand_out}"
-    if task.phase not in (Phase.QUEUED, Phase.RUNNING):
+    if task.phase is not Phase.QUEUED and task.phase not in IN_HAND:
         return f"the task is {task.phase}, not on its queue"
     if task.waiting_for in slots.WAITS:
         return f"hand-out {command.hand_out} is void, the task waits for its next slot"

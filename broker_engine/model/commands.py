@@ -93,6 +93,8 @@ class TaskStarted(TaskCommand):
     worker_id: str
     #: The worker runs only after a confirmation (its record was old).
     wants_confirmation: bool = False
+    #: A set-up runs before the function: the task is STARTING until it is told as completed.
+    prepares: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

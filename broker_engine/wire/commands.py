@@ -40,6 +40,7 @@ from broker_engine.model.commands import (
     WorkerLost,
 )
 from broker_engine.model.slots import Line, ReleaseSlot, RequestSlot, SlotStarted
+from broker_engine.model.status import StepStatus
 from broker_engine.wire.codecs import COMMAND, FRAME_BYTES
 from broker_engine.wire.kinds import CommandType
 from broker_engine.wire.records import CommandRecord
@@ -113,6 +114,7 @@ def _started(r: CommandRecord, common: Mapping[str, Any]) -> TaskStarted:
         hand_out=r.hand_out,
         worker_id=_need(r.worker_id, "workerId"),
         wants_confirmation=r.wants_confirmation,
+        prepares=r.step_status is StepStatus.STARTED,
     )
 
 
@@ -325,7 +327,12 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
     """The fields of the record that only this class of command has."""
     match command:
         case TaskStarted():
-            return {"worker_id": command.worker_id, "wants_confirmation": command.wants_confirmation}
+            return {
+                "worker_id": command.worker_id,
+                "wants_confirmation": command.wants_confirmation,
+                # The set-up is told as a step is.
+                "step_status": StepStatus.STARTED if command.prepares else None,
+            }
         case TaskReported():
             return {
                 "status": command.status,

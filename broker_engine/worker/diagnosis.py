@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker_engine.model.slots import Place
 from broker_engine.model.state import TaskState
-from broker_engine.model.status import Phase, WaitingFor
+from broker_engine.model.status import IN_HAND, Phase, WaitingFor
 from broker_engine.worker.presence import LOST_MS
 
 
@@ -18,7 +18,7 @@ def explain(task: TaskState, last_poll_ms: int | None, now_ms: int, place: Place
     """
     if task.is_terminal:
         return f"{task.status}: {task.reason}" if task.reason else f"{task.status}"
-    if task.phase is Phase.RUNNING:
+    if task.phase in IN_HAND:
         return _running(task, now_ms)
     match task.waiting_for:
         case WaitingFor.DELAY:
@@ -38,7 +38,8 @@ def explain(task: TaskState, last_poll_ms: int | None, now_ms: int, place: Place
 
 def _running(task: TaskState, now_ms: int) -> str:
     since_ms = task.started_at_ms if task.started_at_ms is not None else task.updated_at_ms
-    text = f"running on worker {task.worker_id} for {_seconds(now_ms - since_ms)}"
+    does = "running" if task.phase is Phase.RUNNING else "prepares"
+    text = f"{does} on worker {task.worker_id} for {_seconds(now_ms - since_ms)}"
     if task.next_deadline is None or task.next_deadline_at_ms is None:
         return text
     return f"{text}, {task.next_deadline} time-out in {_seconds(task.next_deadline_at_ms - now_ms)}"

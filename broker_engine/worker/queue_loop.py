@@ -233,6 +233,7 @@ class QueueLoop:
             hand_out=work.hand_out,
             worker_id=self._worker_id,
             wants_confirmation=start.wants_confirmation,
+            prepares=self._task.setup is not None,
         )
 
         def delivered(delivery: Delivery) -> None:

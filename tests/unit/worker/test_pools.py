@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
-from broker_engine.worker import task
+import orjson
+
+from broker_engine.worker import TaskWorker, task
 from broker_engine.worker.pools import Pools
+from broker_engine.worker.secrets import resolver
+from broker_engine.worker.setups import Beginning
+from tests.unit.worker.test_task import CONTEXT, WORK
+
+
+def beginning(worker: TaskWorker, **given: object) -> Beginning:
+    return Beginning(worker, WORK._replace(input=orjson.dumps(given)), replace(CONTEXT), resolver({}))
 
 
 def test_of_those_that_wait_for_a_thread_the_highest_priority_runs_first_and_the_oldest_of_one() -> None:
@@ -22,7 +32,7 @@ def test_of_those_that_wait_for_a_thread_the_highest_priority_runs_first_and_the
     pools = Pools([work])
     for name, priority in (("first", 0), ("a", 0), ("b", 5), ("c", 99), ("d", 5)):
         done = all_done.set if name == "a" else lambda: None
-        pools.submit(work, lambda name=name: {"name": name}, lambda _result, done=done: done(), priority=priority)
+        pools.submit(work, beginning(work, name=name), lambda _result, done=done: done(), priority=priority)
         if name == "first":
             assert is_blocked.wait(10)
     assert pools.has_backlog()
