@@ -275,6 +275,26 @@ def test_a_limiter_in_another_process_is_told_by_commands() -> None:
         assert LIMIT_KEY.encode() in {record.key for record in engine.records(Topic.COMMANDS)}
 
 
+def test_a_limit_that_is_added_counts_from_the_next_step_on_wherever_it_is_decided() -> None:
+    """The report that leads to the next step makes no decider look for definitions."""
+    steps = [{"name": "work", "taskReferenceName": reference} for reference in ("a", "b")]
+    with structlog.testing.capture_logs(), Engine(nodes=2) as engine:
+        engine.run(10)
+        register(engine)
+        engine.register_workflow({"name": "two", "tasks": steps})
+        engine.serve("work", takes_ms=lambda _work: 1_000)
+        names = [*NAMES[:2], *NAMES[4:6]]
+        for name in names:
+            engine.start("two", workflow_id=name)
+        engine.run(0.5)
+        register(engine, concurrentExecLimit=1)
+        engine.run(20)
+
+        assert all_ended(engine, names)
+        second = sorted(task.started_at_ms or 0 for task in tasks(engine) if task.reference == "b")
+        assert [later - before for before, later in itertools.pairwise(second)] == [1_000] * 3
+
+
 #: The outage is a crash after a commit and eight seconds without a decider: longer than a grant may take to start.
 FAULTS = ("before begin", "before commit", "after commit before merge", "abort", "zombie", "outage")
 
