@@ -44,6 +44,7 @@ class Topic(StrEnum):
     TASK_DEFS = "task-defs"
     WORKFLOW_DEFS = "workflow-defs"
     STOPS = "stops"
+    CAPS = "caps"
     NAMESPACE = "namespace"
     WORKERS = "workers"
     REPLIES = "replies"
@@ -124,6 +125,9 @@ CATALOGUE: Mapping[Topic, TopicSpec] = {
     Topic.STOPS: TopicSpec(
         key="all, or the workflow or tenant that may not start", value="Definition", partitions=1, config=_COMPACT
     ),
+    Topic.CAPS: TopicSpec(
+        key="all, or the tenant or domain that is capped", value="Definition", partitions=1, config=_COMPACT
+    ),
     Topic.NAMESPACE: TopicSpec(key="namespace", value="Namespace", partitions=1, config=_COMPACT),
     Topic.WORKERS: TopicSpec(
         key="worker id",
@@ -157,6 +161,7 @@ DEFINITION_TOPICS: Mapping[str, Topic] = {
     "task": Topic.TASK_DEFS,
     "workflow": Topic.WORKFLOW_DEFS,
     "stop": Topic.STOPS,
+    "cap": Topic.CAPS,
 }
 
 SCHEDULE_SPEC = TopicSpec(key="task id", value="ScheduledTask", config=_delete(SCHEDULE_RETENTION_MS) | _LOG_TIME)

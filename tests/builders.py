@@ -22,6 +22,7 @@ from broker_engine.decider.deadlines import earliest_deadline_ms
 from broker_engine.decider.decide import decide
 from broker_engine.decider.definitions import inline_definition
 from broker_engine.decider.moves import Cause
+from broker_engine.model.caps import NO_CAPS, Cap, Caps, together
 from broker_engine.model.commands import (
     AnyCommand,
     DeadlineReached,
@@ -40,7 +41,7 @@ from broker_engine.model.commands import (
 from broker_engine.model.decision import Answer, Confirm, Decision, Delay, Output, Schedule, Transition
 from broker_engine.model.definitions import TaskDef, WorkflowDef, WorkflowTask
 from broker_engine.model.state import Execution, TaskState, WorkflowState
-from broker_engine.model.status import ReasonCode, ReportStatus, StepStatus
+from broker_engine.model.status import SETUP_STEP, ReasonCode, ReportStatus, StepStatus
 from broker_engine.model.stops import Stop, keys_against
 
 START_MS = 1_000_000
@@ -83,6 +84,7 @@ class Definitions:
     tasks: dict[str, TaskDef] = field(default_factory=dict)
     workflows: dict[tuple[str, int], WorkflowDef] = field(default_factory=dict)
     stops: dict[str, Stop] = field(default_factory=dict)
+    capped: dict[str, Cap] = field(default_factory=dict)
 
     @classmethod
     def of(cls, *definitions: TaskDef | WorkflowDef) -> Definitions:
@@ -104,6 +106,13 @@ class Definitions:
 
     def workflow_versions(self, name: str) -> tuple[int, ...]:
         return tuple(sorted(version for known, version in self.workflows if known == name))
+
+    @property
+    def caps(self) -> Caps:
+        return together(self.capped.values()) if self.capped else NO_CAPS
+
+    def cap(self, key: str) -> Cap | None:
+        return self.capped.get(key)
 
     def stop(self, key: str) -> Stop | None:
         return self.stops.get(key)
@@ -239,6 +248,10 @@ class Story:
         task = of or self.task
         defaults = {"lease": task.lease, "sequence": task.sequence + 1, **self._about(of)}
         return self.send(TaskStep(**{**defaults, "step": name, "status": status, **f}))
+
+    def prepared(self, **fields: Any) -> Story:
+        """The worker's set-up is over."""
+        return self.step(SETUP_STEP, StepStatus.COMPLETED, **fields)
 
     def extend_lease(self, *, of: TaskState | None = None, **fields: Any) -> Story:
         return self.send(ExtendLease(**{"lease": (of or self.task).lease, **self._about(of), **fields}))
@@ -391,6 +404,7 @@ _CAUSES: Mapping[ReportStatus, Cause] = {
 _CAUSES_BY_CODE: Mapping[ReasonCode, Cause] = {
     ReasonCode.WORKER_STARTED: Cause.STARTED,
     ReasonCode.LEASE_TAKEN_OVER: Cause.STARTED,
+    ReasonCode.PREPARED: Cause.PREPARED,
     ReasonCode.TIMEOUT_ALERT: Cause.ALERTED,
     ReasonCode.WORKFLOW_ENDED: Cause.WORKFLOW_ENDS,
     ReasonCode.CANCEL_REQUESTED: Cause.WORKFLOW_ENDS,

@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "task": "broker_engine.cli.task",
     "workflow": "broker_engine.cli.workflow",
     "starts": "broker_engine.cli.starts",
+    "limits": "broker_engine.cli.limits",
     "topics": "broker_engine.cli.topics",
     "dead-letters": "broker_engine.cli.dead_letters",
     "config": "broker_engine.cli.config",

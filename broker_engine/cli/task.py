@@ -87,8 +87,10 @@ def extend_lease(
 @command(app, "explain", example="broker-engine task explain 3f0c…\nbroker-engine task explain 3f0c… --json")
 def explain(session: Session, task_id: Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]) -> None:
     """Say in one sentence what a task does or waits for."""
-    task, sentence = session.client().explain(task_id)
+    client = session.client()
+    task, sentence = client.explain(task_id)
     if session.json:
+        place = client.place(task)
         output.json_out(
             {
                 "taskId": task_id,
@@ -96,6 +98,7 @@ def explain(session: Session, task_id: Annotated[str, typer.Argument(metavar="ID
                 "referenceTaskName": task.reference,
                 "status": task.status,
                 "waitingFor": task.waiting_for,
+                "limit": None if place is None else place.limit,
                 "nextDeadline": None
                 if task.next_deadline is None
                 else {"kind": task.next_deadline, "at": task.next_deadline_at_ms},

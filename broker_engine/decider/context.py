@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from broker_engine.model.caps import Cap, Caps
 from broker_engine.model.definitions import TaskDef, WorkflowDef
 from broker_engine.model.limits import DEFAULT_DOMAIN, MAX_PAYLOAD_BYTES
 from broker_engine.model.stops import Stop
@@ -28,6 +29,11 @@ class Definitions(Protocol):
         """The stop that keeps such a workflow from starting."""
 
     def stop(self, key: str) -> Stop | None: ...
+
+    @property
+    def caps(self) -> Caps: ...
+
+    def cap(self, key: str) -> Cap | None: ...
 
     def inline(self, document: bytes) -> WorkflowDef:
         """The snapshot of a definition that comes with a start (definitions.inline_definition)."""

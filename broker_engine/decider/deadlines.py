@@ -15,7 +15,7 @@ from typing import NamedTuple
 from broker_engine.model.definitions import TaskDef, TimeoutPolicy
 from broker_engine.model.limits import HAND_OUT_LIFETIME_MS
 from broker_engine.model.state import Execution, TaskState
-from broker_engine.model.status import Phase, ReasonCode, WaitingFor
+from broker_engine.model.status import IN_HAND, Phase, ReasonCode, WaitingFor
 
 #: A delay record that is this late is taken for lost, and the wait ends without it.
 DELAY_GRACE_MS = 60_000
@@ -60,7 +60,7 @@ def _poll(task: TaskState, definition: TaskDef) -> int | None:
 
 def _response(task: TaskState, definition: TaskDef) -> int | None:
     seconds = definition.response_timeout_seconds
-    if seconds <= 0 or task.phase is not Phase.RUNNING:
+    if seconds <= 0 or task.phase not in IN_HAND:
         return None
     return (task.updated_at_ms if task.heartbeat_at_ms is None else task.heartbeat_at_ms) + seconds * 1_000
 

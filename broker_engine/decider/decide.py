@@ -10,6 +10,7 @@ long a retry waits in ``retries.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import assert_never
 
 import orjson
@@ -30,6 +31,7 @@ from broker_engine.model.commands import (
     AllowStarts,
     AnyCommand,
     AskForSlot,
+    ClearCap,
     DeadlineReached,
     DelayDue,
     DeleteTaskDef,
@@ -43,6 +45,7 @@ from broker_engine.model.commands import (
     QueueReady,
     ReleaseWorkflow,
     ResetCallbacks,
+    SetCap,
     SlotGranted,
     StartWorkflow,
     StopStarts,
@@ -59,6 +62,7 @@ from broker_engine.model.decision import Confirm, Decision, Delay, RememberStart
 from broker_engine.model.definitions import TimeoutPolicy, WorkflowDef
 from broker_engine.model.state import Execution, TaskState, WorkflowState
 from broker_engine.model.status import (
+    IN_HAND,
     Phase,
     ReasonCode,
     WaitingFor,
@@ -128,6 +132,8 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             | DeleteWorkflowDef()
             | StopStarts()
             | AllowStarts()
+            | SetCap()
+            | ClearCap()
             | AskForSlot()
             | TellSlotStarted()
             | GiveSlotBack()
@@ -363,7 +369,7 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
         if command.wants_confirmation:
             draft.outputs.append(_confirm(command, accepted=False, reason=str(reason)))
         return reason
-    is_takeover = task.phase is Phase.RUNNING
+    is_takeover = task.phase in IN_HAND
     if is_takeover and task.worker_id is not None and task.lease is not None:
         draft.outputs.append(
             Confirm(
@@ -378,7 +384,7 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
     draft.move(
         task,
         Cause.STARTED,
-        Phase.RUNNING,
+        Phase.STARTING if command.prepares else Phase.RUNNING,
         ReasonCode.LEASE_TAKEN_OVER if is_takeover else ReasonCode.WORKER_STARTED,
         lease=command.offset,
         sequence=0,
@@ -390,15 +396,17 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
     )
     if task.holds_slot and not is_takeover:
         draft.outputs.append(slots.started(task, draft.now_ms))
-    if command.wants_confirmation:
-        draft.outputs.append(_confirm(command, accepted=True))
+    has_more = is_takeover and bool(task.steps or task.checkpoint)
+    if command.wants_confirmation or has_more:
+        confirm = _confirm(command, accepted=True)
+        draft.outputs.append(replace(confirm, steps=task.steps, checkpoint=task.checkpoint) if has_more else confirm)
     return None
 
 
 def _void_start(task: TaskState, command: TaskStarted) -> str | None:
     if command.hand_out != task.hand_out or not task.hand_out:
         return f"hand-out {command.hand_out} is void, the current one is {task.hand_out}"
-    if task.phase not in (Phase.QUEUED, Phase.RUNNING):
+    if task.phase is not Phase.QUEUED and task.phase not in IN_HAND:
         return f"the task is {task.phase}, not on its queue"
     if task.waiting_for in slots.WAITS:
         return f"hand-out {command.hand_out} is void, the task waits for its next slot"

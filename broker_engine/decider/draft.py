@@ -85,7 +85,7 @@ class Draft:
         )
         self._check(task.phase, cause, moved)
         if task.holds_slot and not slots.keeps(moved):
-            self.outputs.append(slots.released(task))
+            self.outputs.append(slots.released(task, self.now_ms))
             moved = evolve(moved, holds_slot=False)
         return self._put(task.phase, moved, code, reason)
 

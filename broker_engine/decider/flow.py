@@ -61,6 +61,9 @@ ENDINGS: Mapping[ReportStatus, Ending] = {
     ),
 }
 
+#: Error codes of a worker that say that the function did not run.
+INIT_CODES: Mapping[str, ReasonCode] = {code.value: code for code in ReasonCode if code.value.startswith("INIT_")}
+
 #: How a workflow ends whose task ended so for good (Conductor's DeciderService.retry).
 WORKFLOW_ENDS: Mapping[TaskStatus, WorkflowStatus] = {
     TaskStatus.FAILED: WorkflowStatus.FAILED,
@@ -225,6 +228,8 @@ def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
     definition = draft.step(task).definition
     if report.status is ReportStatus.FAILED and is_fatal(definition, report.error_code):
         ending = ENDINGS[ReportStatus.FAILED_WITH_TERMINAL_ERROR]
+    if ending.phase is Phase.FAILED:
+        ending = ending._replace(code=_init_code(task, report) or ending.code)
     problem = None if output is None else output_problem(output, draft.context.max_payload_bytes)
     if problem is None and report.status is ReportStatus.COMPLETED and definition.enforce_schema:
         broken = payload_problem(definition.output_schema, output or b"{}")
@@ -247,6 +252,12 @@ def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
         _go_on(draft, done)
     else:
         _fail(draft, task, ending, reason, changes)
+
+
+def _init_code(task: TaskState, report: TaskReported) -> ReasonCode | None:
+    """What failed before the function ran, if it did not get that far (B5)."""
+    code = INIT_CODES.get(report.error_code or "")
+    return ReasonCode.INIT_SETUP if code is None and task.phase is Phase.STARTING else code
 
 
 def refuse_output(draft: Draft, task: TaskState, code: ReasonCode, reason: str) -> None:

@@ -33,7 +33,7 @@ def expired(draft: Draft, command: GrantExpired, task: TaskState | str) -> str |
         return "the task was started"
     if task.handed_out_at_ms is not None and draft.now_ms < task.handed_out_at_ms + START_WITHIN_MS:
         return "the hand-out may still be started"  # the grant was decided late (an outage): a worker counts on it
-    draft.outputs.append(slots.released(task))
+    draft.outputs.append(slots.released(task, draft.now_ms))
     flow.hand_out(draft, task, Cause.HANDED_OUT_AGAIN, ReasonCode.HANDED_OUT_AGAIN)
     return None
 

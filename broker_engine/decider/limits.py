@@ -21,6 +21,7 @@ from typing import NamedTuple, assert_never
 
 from immutables import Map
 
+from broker_engine.model.caps import NO_CAPS, Caps
 from broker_engine.model.definitions import LimitScope, TaskDef
 from broker_engine.model.limits import START_WITHIN_MS
 from broker_engine.model.slots import (
@@ -51,31 +52,20 @@ class LimitRules(NamedTuple):
     """The limits in force: the newest task definitions and the settings, looked up by the shell."""
 
     task_def: Callable[[str], TaskDef | None]
-    #: At most so many limited tasks in progress altogether, and of each tenant; 0: no cap.
-    global_cap: int = 0
-    tenant_cap: int = 0
+    caps: Caps = NO_CAPS
     start_within_ms: int = ASK_AFTER_MS
 
-    def is_limited(self, task_type: str) -> bool:
-        """Whether hand-outs of such tasks go through the limiter."""
-        if self.global_cap > 0 or self.tenant_cap > 0:
-            return True
-        definition = self.task_def(task_type)
-        return definition is not None and (
-            definition.concurrent_exec_limit > 0
-            or (definition.rate_limit_per_frequency > 0 and definition.rate_limit_frequency_in_seconds > 0)
-            or definition.resource_lock is not None
-        )
-
     def needs(self, line: Line) -> tuple[Need, ...]:
-        """The limits that a line meets, in the fixed order lock, tenant, global, type, rate."""
-        definition = self.task_def(line.task_type)
+        """The limits that a line meets, in the fixed order lock, tenant, domain, global, type, rate."""
+        definition, caps = self.task_def(line.task_type), self.caps
+        tenant_cap, domain_cap = caps.of_tenant(line.tenant), caps.domains.get(line.domain, 0)
         if definition is None:
-            return _needs(line, self.global_cap, self.tenant_cap, 0, 0, 0, LimitScope.TYPE)
+            return _needs(line, tenant_cap, domain_cap, caps.everything, 0, 0, 0, LimitScope.TYPE)
         return _needs(
             line,
-            self.global_cap,
-            self.tenant_cap,
+            tenant_cap,
+            domain_cap,
+            caps.everything,
             definition.concurrent_exec_limit,
             definition.rate_limit_per_frequency,
             definition.rate_limit_frequency_in_seconds * 1_000,
@@ -85,7 +75,14 @@ class LimitRules(NamedTuple):
 
 @lru_cache(maxsize=16_384)  # every command asks for every line in use
 def _needs(
-    line: Line, global_cap: int, tenant_cap: int, concurrent: int, rate: int, window_ms: int, limit_scope: LimitScope
+    line: Line,
+    tenant_cap: int,
+    domain_cap: int,
+    global_cap: int,
+    concurrent: int,
+    rate: int,
+    window_ms: int,
+    limit_scope: LimitScope,
 ) -> tuple[Need, ...]:
     scope = line.task_type
     if limit_scope is LimitScope.TYPE_AND_DOMAIN:
@@ -93,8 +90,10 @@ def _needs(
     needs: list[Need] = []
     if line.resource is not None:
         needs.append(Need(f"lock {line.resource}", 1, WaitingFor.LOCK))
-    if tenant_cap > 0 and line.tenant is not None:
+    if tenant_cap > 0:
         needs.append(Need(f"tenant {line.tenant}", tenant_cap, WaitingFor.SLOT))
+    if domain_cap > 0:
+        needs.append(Need(f"domain {line.domain}", domain_cap, WaitingFor.SLOT))
     if global_cap > 0:
         needs.append(Need("all tasks", global_cap, WaitingFor.SLOT))
     if concurrent > 0:
@@ -180,7 +179,8 @@ def _request(draft: _Draft, command: RequestSlot, now_ms: int) -> None:
     if f"{command.task_id}/{command.hand_out}" in draft.state.entries:
         return  # asked, started and given back already
     if hand_out is not None:
-        _release(draft, ReleaseSlot(command.task_id, hand_out))
+        # Usually given back before. A grant that was not: its start and end are under way, and the start counts.
+        _release(draft, ReleaseSlot(command.task_id, hand_out, now_ms))
     draft.put(Entry(Stage.WAITING, **command._asdict())._replace(asked_at_ms=min(command.asked_at_ms, now_ms)))
 
 
@@ -194,6 +194,8 @@ def _release(draft: _Draft, command: ReleaseSlot) -> None:
     entry = draft.state.entries.get(f"{command.task_id}/{command.hand_out}")
     if entry is None:
         return
+    if entry.stage is Stage.GRANTED and command.started_at_ms is not None:
+        entry = entry._replace(stage=Stage.STARTED, started_at_ms=command.started_at_ms, ask_at_ms=None)
     if entry.stage is Stage.STARTED:
         draft.put(entry._replace(stage=Stage.SPENT))
     elif entry.stage is not Stage.SPENT:
@@ -306,6 +308,13 @@ def next_due_ms(state: LimitState, now_ms: int, rules: LimitRules) -> int | None
         if 0 <= surplus < len(starts):
             moments.append(starts[surplus] + need.window_ms)
     return min(moments, default=None)
+
+
+def usage(state: LimitState, now_ms: int, rules: LimitRules) -> dict[str, tuple[Need, int]]:
+    """What each limit that anybody meets counts, by its key."""
+    needs = {line: rules.needs(line) for line in state.shelves}
+    used = _used(state, needs, now_ms)
+    return {need.key: (need, used.get(need.key, 0)) for met in needs.values() for need in met}
 
 
 def place(state: LimitState, task_id: str, now_ms: int, rules: LimitRules) -> Place | None:

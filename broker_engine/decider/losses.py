@@ -7,7 +7,7 @@ from broker_engine.decider.draft import Draft
 from broker_engine.model.commands import WorkerLost
 from broker_engine.model.definitions import OnWorkerLost
 from broker_engine.model.state import Execution, TaskState
-from broker_engine.model.status import Phase
+from broker_engine.model.status import IN_HAND
 
 
 def lost_tasks(execution: Execution, worker_id: str, lost_at_ms: int) -> list[TaskState]:
@@ -21,7 +21,7 @@ def lost_tasks(execution: Execution, worker_id: str, lost_at_ms: int) -> list[Ta
         task
         for task in execution.tasks.values()
         if task.worker_id == worker_id
-        and task.phase is Phase.RUNNING
+        and task.phase in IN_HAND
         and (task.updated_at_ms if task.heartbeat_at_ms is None else task.heartbeat_at_ms) <= lost_at_ms
         and execution.definition.task(task.reference).definition.on_worker_lost is OnWorkerLost.TIME_OUT
     ]

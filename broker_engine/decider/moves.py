@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from broker_engine.model.status import TERMINAL_PHASES, Phase
+from broker_engine.model.status import IN_HAND, TERMINAL_PHASES, Phase
 
 
 class Cause(StrEnum):
@@ -21,6 +21,7 @@ class Cause(StrEnum):
     DELAY_OVER = "delay over"
     HANDED_OUT_AGAIN = "handed out again"
     STARTED = "started"
+    PREPARED = "prepared"
     PUT_AWAY = "put away by its worker"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -32,19 +33,19 @@ class Cause(StrEnum):
 
 
 _WAITING = (Phase.CREATED, Phase.RETRY_WAIT)
-_LIVE = (*_WAITING, Phase.QUEUED, Phase.RUNNING)
+_LIVE = (*_WAITING, Phase.QUEUED, Phase.STARTING, Phase.RUNNING)
 
 MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     # An input over the size limit ends a task as it appears; an optional one counts as done.
     (None, Cause.APPEARS): frozenset({Phase.CREATED, Phase.RETRY_WAIT, Phase.QUEUED, Phase.FAILED, Phase.SUCCEEDED}),
     **{(phase, Cause.DELAY_OVER): frozenset({Phase.QUEUED}) for phase in _WAITING},
     # A callback: its worker put it away for a while.
-    (Phase.RUNNING, Cause.PUT_AWAY): frozenset({Phase.QUEUED}),
+    **{(phase, Cause.PUT_AWAY): frozenset({Phase.QUEUED}) for phase in (Phase.STARTING, Phase.RUNNING)},
     (Phase.QUEUED, Cause.DELAY_OVER): frozenset({Phase.QUEUED}),
     (Phase.QUEUED, Cause.HANDED_OUT_AGAIN): frozenset({Phase.QUEUED}),
-    (Phase.QUEUED, Cause.STARTED): frozenset({Phase.RUNNING}),
-    # A second start of the same hand-out takes over the lease.
-    (Phase.RUNNING, Cause.STARTED): frozenset({Phase.RUNNING}),
+    # A second start of the same hand-out takes over the lease. STARTING: its worker runs a set-up first.
+    **{(phase, Cause.STARTED): IN_HAND for phase in (Phase.QUEUED, Phase.STARTING, Phase.RUNNING)},
+    (Phase.STARTING, Cause.PREPARED): frozenset({Phase.RUNNING}),
     # A never-started task may be finished by hand, as in Conductor. An output over the limit is a failure; a failed
     # optional task goes straight to SUCCEEDED (D25).
     **{(phase, Cause.COMPLETED): frozenset({Phase.SUCCEEDED, Phase.FAILED}) for phase in _LIVE},

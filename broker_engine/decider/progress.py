@@ -19,7 +19,7 @@ from broker_engine.decider.moves import Cause
 from broker_engine.model.commands import ExtendLease, ResetCallbacks, TaskProgressed, TaskStep
 from broker_engine.model.decision import Delay
 from broker_engine.model.state import TaskState, evolve
-from broker_engine.model.status import Phase, ReasonCode, WaitingFor
+from broker_engine.model.status import IN_HAND, Phase, ReasonCode, WaitingFor
 
 
 def progressed(draft: Draft, command: TaskProgressed, task: TaskState | str) -> str | None:
@@ -91,7 +91,7 @@ def report_problem(task: TaskState, command: TaskProgressed | TaskStep) -> str |
 def _not_running(task: TaskState) -> str | None:
     if task.is_terminal:
         return f"the task is {task.status} already"
-    return None if task.phase is Phase.RUNNING else f"the task is {task.phase}, no worker runs it"
+    return None if task.phase in IN_HAND else f"the task is {task.phase}, no worker runs it"
 
 
 def _not_its_report(task: TaskState, command: TaskProgressed | TaskStep) -> str | None:

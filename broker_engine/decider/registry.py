@@ -14,12 +14,15 @@ from broker_engine.decider.context import Context
 from broker_engine.decider.definitions import parse_json, parse_task_def, parse_workflow_def
 from broker_engine.decider.draft import reply
 from broker_engine.errors import BadRequest, Conflict, NotFound, PayloadTooLarge, Violation
+from broker_engine.model.caps import MAX_CAP, cap_key
 from broker_engine.model.commands import (
     AllowStarts,
+    ClearCap,
     DeleteTaskDef,
     DeleteWorkflowDef,
     PutTaskDef,
     PutWorkflowDef,
+    SetCap,
     StopStarts,
 )
 from broker_engine.model.decision import Decision, Output, WriteDefinition
@@ -27,8 +30,12 @@ from broker_engine.model.definitions import Json
 
 #: Bounds the record of a stop.
 MAX_STOP = 2_000
+#: Bounds the record of a cap.
+MAX_CAP_NAME = 500
 
-DefinitionCommand = PutTaskDef | DeleteTaskDef | PutWorkflowDef | DeleteWorkflowDef | StopStarts | AllowStarts
+DefinitionCommand = (
+    PutTaskDef | DeleteTaskDef | PutWorkflowDef | DeleteWorkflowDef | StopStarts | AllowStarts | SetCap | ClearCap
+)
 
 
 def decide_definition(command: DefinitionCommand, context: Context) -> Decision:
@@ -66,6 +73,12 @@ def _written(command: DefinitionCommand, context: Context) -> tuple[WriteDefinit
             if context.definitions.stop(command.key) is None:
                 raise NotFound(f"{command.key} is not stopped")
             return WriteDefinition(kind="stop", key=command.key, document=None), command.key
+        case SetCap():
+            return _cap(command, context), command.key
+        case ClearCap():
+            if context.definitions.cap(command.key) is None:
+                raise NotFound(f"there is no cap {command.key}")
+            return WriteDefinition(kind="cap", key=command.key, document=None), command.key
         case _:
             assert_never(command)
 
@@ -75,6 +88,20 @@ def _stop(command: StopStarts, context: Context) -> WriteDefinition:
         raise BadRequest(f"the name and the reason of a stop may have {MAX_STOP} characters together")
     document = {"operator": command.operator, "sinceMs": context.now_ms, "reason": command.reason}
     return WriteDefinition(kind="stop", key=command.key, document=orjson.dumps(document))
+
+
+def _cap(command: SetCap, context: Context) -> WriteDefinition:
+    kind, separator, name = command.key.partition(":")
+    if command.key != cap_key() and not (separator and name and kind in ("tenant", "domain")):
+        raise BadRequest(f"{command.key!r} names no cap: it must be all, tenant:NAME or domain:NAME")
+    if len(command.key) > MAX_CAP_NAME:
+        raise BadRequest(f"the name of a cap may have {MAX_CAP_NAME} characters, not {len(command.key)}")
+    document = parse_json(command.document, what="the cap")
+    limit = document.get("limit")
+    if type(limit) is not int or not 1 <= limit <= MAX_CAP:
+        raise BadRequest(f"limit must be a whole number from 1 to {MAX_CAP}, not {limit!r}: clear a cap to remove it")
+    stored = {"limit": limit, "operator": command.operator, "sinceMs": context.now_ms}
+    return WriteDefinition(kind="cap", key=command.key, document=orjson.dumps(stored))
 
 
 def workflow_def_key(name: str, version: int) -> str:

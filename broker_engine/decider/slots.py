@@ -9,6 +9,7 @@ from __future__ import annotations
 from broker_engine.decider.context import Context
 from broker_engine.decider.documents import ExecutionDocument
 from broker_engine.decider.expressions import java_text, resolve
+from broker_engine.model.caps import NO_CAPS
 from broker_engine.model.decision import TellLimiter
 from broker_engine.model.definitions import TaskDef, WorkflowTask
 from broker_engine.model.slots import Line, ReleaseSlot, RequestSlot, SlotStarted
@@ -34,18 +35,20 @@ def _is_counted(definition: TaskDef) -> bool:
 
 def waiting(execution: Execution, task: TaskState, context: Context) -> TaskState | None:
     """The task as it waits for its slot; None when no limit holds it."""
-    definition = context.definitions.task_def(task.task_type)
-    if definition is None or not is_limited(definition):
+    definition, caps = context.definitions.task_def(task.task_type), context.definitions.caps
+    is_capped = caps is not NO_CAPS and caps.hold(execution.workflow.tenant, task.domain)
+    if not is_capped and (definition is None or not is_limited(definition)):
         return None
     resource = None
-    if definition.resource_lock is not None:
+    if definition is not None and definition.resource_lock is not None:
         value = resolve(definition.resource_lock, ExecutionDocument(execution, task.task_id, context.environment))
         resource = None if value is None else java_text(value)
-    if resource is None and not _is_counted(definition):
+    is_counted = is_capped or (definition is not None and _is_counted(definition))
+    if resource is None and not is_counted:
         return None
     return evolve(
         task,
-        waiting_for=WaitingFor.SLOT if _is_counted(definition) else WaitingFor.LOCK,
+        waiting_for=WaitingFor.SLOT if is_counted else WaitingFor.LOCK,
         handed_out_at_ms=None,
         holds_slot=True,
         resource=resource,
@@ -76,8 +79,10 @@ def started(task: TaskState, now_ms: int) -> TellLimiter:
     return TellLimiter(slot=SlotStarted(task.task_id, number(task), now_ms))
 
 
-def released(task: TaskState) -> TellLimiter:
-    return TellLimiter(slot=ReleaseSlot(task.task_id, number(task)))
+def released(task: TaskState, now_ms: int) -> TellLimiter:
+    """The hand-out is over; one that a worker had counts for the rate even if its start is told later than its end."""
+    started_at_ms = now_ms if task.phase in _WITH_WORKER else None
+    return TellLimiter(slot=ReleaseSlot(task.task_id, number(task), started_at_ms))
 
 
 def returned(task_id: str, hand_out: int) -> TellLimiter:

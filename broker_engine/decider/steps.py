@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from broker_engine.decider import flow
 from broker_engine.decider.draft import Draft
+from broker_engine.decider.moves import Cause
 from broker_engine.decider.progress import keep_alive, report_problem
 from broker_engine.model.commands import TaskStep
 from broker_engine.model.state import Step, TaskState, evolve
-from broker_engine.model.status import ReasonCode, StepStatus
+from broker_engine.model.status import SETUP_STEP, Phase, ReasonCode, StepStatus
 
 #: Steps of one task.
 MAX_STEPS = 100
@@ -24,6 +25,8 @@ def step_told(draft: Draft, command: TaskStep, task: TaskState | str) -> str | N
     problem = task if isinstance(task, str) else report_problem(task, command)
     if problem is not None or isinstance(task, str):
         return f"step {command.step[:MAX_STEP_NAME]} {command.status}: {problem}"
+    if command.step == SETUP_STEP:
+        return _prepared(draft, task, command)
     known = next((step for step in task.steps if step.name == command.step), None)
     if known is not None and known.status is StepStatus.COMPLETED:
         return f"step {command.step} is completed already"
@@ -43,6 +46,15 @@ def step_told(draft: Draft, command: TaskStep, task: TaskState | str) -> str | N
             sequence=command.sequence,
         ),
     )
+    return None
+
+
+def _prepared(draft: Draft, task: TaskState, command: TaskStep) -> str | None:
+    """The set-up is over: the function runs."""
+    if task.phase is not Phase.STARTING:
+        return "the task is prepared already"
+    sequence, now_ms = command.sequence, draft.now_ms
+    draft.move(task, Cause.PREPARED, Phase.RUNNING, ReasonCode.PREPARED, sequence=sequence, heartbeat_at_ms=now_ms)
     return None
 
 

@@ -93,6 +93,8 @@ class TaskStarted(TaskCommand):
     worker_id: str
     #: The worker runs only after a confirmation (its record was old).
     wants_confirmation: bool = False
+    #: A set-up runs before the function: the task is STARTING until it is told as completed.
+    prepares: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +262,19 @@ class AllowStarts(Command):
     """End such a stop."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetCap(Command):
+    """At most so many tasks in progress from now on; ``key`` says which (model.caps.cap_key)."""
+
+    #: JSON: ``{"limit": 20}``.
+    document: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearCap(Command):
+    """Remove such a cap."""
+
+
 #: The closed list of records on ``commands``, by the name stored in the record.
 AnyCommand = (
     StartWorkflow
@@ -287,6 +302,8 @@ AnyCommand = (
     | DeleteWorkflowDef
     | StopStarts
     | AllowStarts
+    | SetCap
+    | ClearCap
 )
 
 #: Decided by the limiter, not about a workflow.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker_engine.model.slots import SlotMessage
-from broker_engine.model.state import Execution, TaskState
+from broker_engine.model.state import Execution, Step, TaskState
 from broker_engine.model.status import Phase, ReasonCode, TaskStatus, WorkflowStatus
 
 
@@ -70,13 +70,16 @@ class Confirm:
     lease: int
     accepted: bool
     reason: str = ""
+    #: What an earlier start of the same hand-out has done and the schedule record does not know.
+    steps: tuple[Step, ...] = ()
+    checkpoint: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteDefinition:
     """Store a definition (``document`` None: remove it)."""
 
-    #: ``task``, ``workflow`` or ``stop``.
+    #: ``task``, ``workflow``, ``stop`` or ``cap``.
     kind: str
     key: str
     document: bytes | None

@@ -88,10 +88,11 @@ class SlotStarted(NamedTuple):
 
 
 class ReleaseSlot(NamedTuple):
-    """The hand-out has ended, however it ended."""
+    """The hand-out has ended, however it ended. ``started_at_ms``: a worker had it, and had started it by then."""
 
     task_id: str
     hand_out: int
+    started_at_ms: int | None = None
 
 
 class LimitTick(NamedTuple):

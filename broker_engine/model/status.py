@@ -82,6 +82,10 @@ TERMINAL_PHASES: frozenset[Phase] = frozenset(
 )
 
 
+#: A worker has it and runs it, or prepares to.
+IN_HAND: frozenset[Phase] = frozenset({Phase.STARTING, Phase.RUNNING})
+
+
 class WorkflowStatus(StrEnum):
     """Conductor's six workflow statuses."""
 
@@ -117,6 +121,10 @@ class StepStatus(StrEnum):
     FAILED = "FAILED"
 
 
+#: The step that ends STARTING when it is told as completed; it is kept by no state.
+SETUP_STEP = "(set-up)"
+
+
 class WaitingFor(StrEnum):
     """What a task that does not run is waiting for."""
 
@@ -142,11 +150,15 @@ class ReasonCode(StrEnum):
     CALLBACKS_RESET = "CALLBACKS_RESET"
     WORKER_STARTED = "WORKER_STARTED"
     LEASE_TAKEN_OVER = "LEASE_TAKEN_OVER"
+    PREPARED = "PREPARED"
     WORKER_REPORTED = "WORKER_REPORTED"
     RETRYABLE_ERROR = "RETRYABLE_ERROR"
     TERMINAL_ERROR = "TERMINAL_ERROR"
     RETRIES_EXHAUSTED = "RETRIES_EXHAUSTED"
     OPTIONAL_FAILED = "OPTIONAL_FAILED"
+    INIT_INPUT = "INIT_INPUT"
+    INIT_SECRET = "INIT_SECRET"  # noqa: S105 - a word, no secret
+    INIT_SETUP = "INIT_SETUP"
     PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
     SCHEMA_VIOLATION = "SCHEMA_VIOLATION"
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"

@@ -11,6 +11,7 @@ import structlog
 from broker_engine.decider.definitions import inline_definition, parse_task_def, snapshot
 from broker_engine.errors import BadRequest, DecodeError
 from broker_engine.log.ports import BEGINNING, FOLLOW_MS, Log, Record, TopicPartition
+from broker_engine.model.caps import NO_CAPS, Cap, Caps, read_cap, together
 from broker_engine.model.decision import WriteDefinition
 from broker_engine.model.definitions import TaskDef, WorkflowDef
 from broker_engine.model.stops import Stop, keys_against, read_stop
@@ -39,6 +40,9 @@ class DefinitionView:
         self._reader = log.reader(fetch_wait_ms=FOLLOW_MS)
         self._reader.assign(dict.fromkeys(self.partitions, BEGINNING))
         self._stops: dict[str, bytes] = {}
+        self._caps: dict[str, bytes] = {}
+        #: The caps in force.
+        self.caps: Caps = NO_CAPS
         self._tasks: dict[str, bytes] = {}
         self._workflows: dict[str, dict[int, bytes]] = {}
         self._staged: list[tuple[WriteDefinition, bytes | None]] = []
@@ -89,6 +93,10 @@ class DefinitionView:
             return None
         return next((stop for key in keys_against(workflow, tenant) if (stop := self.stop(key)) is not None), None)
 
+    def cap(self, key: str) -> Cap | None:
+        document = self._caps.get(key)
+        return None if document is None else read_cap(key, document)
+
     # --- reading
 
     def catch_up(self, ends: Mapping[TopicPartition, int], timeout: float = CATCH_UP_SECONDS) -> bool:
@@ -101,6 +109,14 @@ class DefinitionView:
             self._apply(records)
             waited += 0.0 if records else _POLL_SECONDS
         return True
+
+    def read_on(self) -> bool:
+        """Take in what has arrived, without waiting; whether there was anything."""
+        if self._staged:
+            return False  # what is read here may be older than what is being committed
+        records = self._reader.read(1_000, 0.0)
+        self._apply(records)
+        return bool(records)
 
     def stage(self, write: WriteDefinition) -> None:
         """Let a definition of the batch being decided count."""
@@ -132,6 +148,10 @@ class DefinitionView:
         """Store or remove; returns what was there before."""
         if kind == "stop":
             return _put(self._stops, key, document)
+        if kind == "cap":
+            before = _put(self._caps, key, document)
+            self.caps = together(read_cap(name, found) for name, found in self._caps.items())
+            return before
         self._snapshots.clear()
         self._inline.clear()
         if kind == "task":

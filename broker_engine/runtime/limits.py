@@ -1,7 +1,8 @@
 """The limiter inside a turn: its messages decided against the partition's limit state, in the same transaction.
 
 One partition of a namespace has limit state: that of ``LIMIT_KEY``. As with executions, a turn's changes stand in its
-overlay until they are committed.
+overlay until they are committed. A message comes as a command, or at once from a partition that the same process
+decides; it may overtake commands that are under way then, which the rules of the limits allow for.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass, field
 from broker_engine.decider.limits import LimitRules, LimitState, decide_limits, next_due_ms, restore
 from broker_engine.log.ports import Record
 from broker_engine.model.commands import AnyCommand, GrantExpired, SlotGranted
-from broker_engine.model.slots import Entry, LimitCommand, Line
+from broker_engine.model.slots import Entry, LimitCommand
 from broker_engine.wire.codecs import LIMIT_ENTRY
-from broker_engine.wire.records import LimitEntry
+from broker_engine.wire.limits import from_record, to_record
 
 #: While anything waits the limits are looked at this often: they follow the newest definition.
 LOOK_EVERY_MS = 1_000
@@ -26,6 +27,8 @@ class Limits:
 
     state: LimitState = field(default_factory=LimitState)
     due_ms: int | None = None
+    #: The largest log time at which they were decided: messages come from every partition that is decided here.
+    now_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -37,8 +40,9 @@ class LimitTurn:
 
     def decide(self, command: LimitCommand, now_ms: int, rules: LimitRules) -> list[AnyCommand]:
         """Take in one message; what is to be told to the workflows."""
+        now_ms = max(now_ms, self.limits.now_ms)
         decision = decide_limits(self.limits.state, command, now_ms, rules)
-        self.limits = Limits(decision.state)
+        self.limits = Limits(decision.state, now_ms=now_ms)
         self.changed.update(dict.fromkeys(decision.changed))
         return [
             kind(key=entry.workflow_id, reference=entry.reference, task_id=entry.task_id, hand_out=entry.hand_out)
@@ -48,8 +52,8 @@ class LimitTurn:
 
     def finish(self, now_ms: int, rules: LimitRules) -> dict[str, bytes | None]:
         """The records of the turn, by key (None: gone), after which the state is complete."""
-        state = self.limits.state
-        self.limits = Limits(state, due_moment_ms(state, now_ms, rules))
+        state, now_ms = self.limits.state, max(now_ms, self.limits.now_ms)
+        self.limits = Limits(state, due_moment_ms(state, now_ms, rules), now_ms)
         return {
             key: None if (entry := state.entries.get(key)) is None else LIMIT_ENTRY.encode(to_record(entry))
             for key in self.changed
@@ -62,41 +66,6 @@ def due_moment_ms(state: LimitState, now_ms: int, rules: LimitRules) -> int | No
         return due_ms
     look_ms = now_ms + LOOK_EVERY_MS
     return look_ms if due_ms is None else min(due_ms, look_ms)
-
-
-def to_record(entry: Entry) -> LimitEntry:
-    return LimitEntry(
-        stage=entry.stage,
-        task_id=entry.task_id,
-        hand_out=entry.hand_out,
-        workflow_id=entry.workflow_id,
-        reference=entry.reference,
-        task_type=entry.line.task_type,
-        domain=entry.line.domain,
-        tenant=entry.line.tenant,
-        resource=entry.line.resource,
-        priority=entry.priority,
-        asked_at_ms=entry.asked_at_ms,
-        start_before_ms=entry.start_before_ms,
-        started_at_ms=entry.started_at_ms,
-        ask_at_ms=entry.ask_at_ms,
-    )
-
-
-def from_record(record: LimitEntry) -> Entry:
-    return Entry(
-        stage=record.stage,
-        task_id=record.task_id,
-        hand_out=record.hand_out,
-        workflow_id=record.workflow_id,
-        reference=record.reference,
-        line=Line(record.task_type, record.domain, record.tenant, record.resource),
-        priority=record.priority,
-        asked_at_ms=record.asked_at_ms,
-        start_before_ms=record.start_before_ms,
-        started_at_ms=record.started_at_ms,
-        ask_at_ms=record.ask_at_ms,
-    )
 
 
 def keep_entries(entries: dict[str, Entry], records: list[Record]) -> None:

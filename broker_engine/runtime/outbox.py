@@ -42,6 +42,7 @@ from broker_engine.wire.records import (
     LanePosition,
     Reply,
     ScheduledTask,
+    StartResume,
     StartVerdict,
     TransitionEvent,
 )
@@ -60,8 +61,12 @@ class Batch:
     records: list[OutRecord] = field(default_factory=list)
     #: Start confirmations by worker: one record per worker and batch.
     verdicts: dict[str, list[StartVerdict]] = field(default_factory=dict)
+    #: What starts that take over have to know, by worker.
+    resumes: dict[str, list[StartResume]] = field(default_factory=dict)
     #: The last states of workflows that ended, by key: the local store keeps them as they are.
     ended: dict[bytes, bytes] = field(default_factory=dict)
+    #: What the limiter is to be told, in order; the turn carries it over.
+    slots: list[SlotMessage] = field(default_factory=list)
 
 
 class Outbox:
@@ -98,6 +103,7 @@ class Outbox:
             records.append(
                 (names[Topic.EVENTS], partition, key, _event(decision, execution, command, partition), _NONE)
             )
+        told: list[SlotMessage] = []
         for output in decision.outputs:
             match output:
                 case Schedule():
@@ -111,18 +117,24 @@ class Outbox:
                         output.task_id, output.hand_out, output.lease, output.accepted, output.reason
                     )
                     batch.verdicts.setdefault(output.worker_id, []).append(verdict)
+                    if output.steps or output.checkpoint:
+                        resume = StartResume(
+                            output.task_id, output.lease, encode_resume(output.steps, output.checkpoint)
+                        )
+                        batch.resumes.setdefault(output.worker_id, []).append(resume)
                 case WriteDefinition():
                     records.append(self._definition(output))
                 case RememberStart():
                     records.append(self._remember(output, command, partition))
                 case TellLimiter():
-                    records.append(self.command(_message(output.slot)))
+                    told.append(output.slot)
                 case _:
                     assert_never(output)
         for topic, _, _, encoded, _ in records:
             if encoded is not None and codecs.is_too_large(encoded):
                 raise InvariantViolation(f"a record of {len(encoded)} bytes for {topic} is over the limit")
         batch.records += records
+        batch.slots += told
         if decision.workflow_changed and execution is not None and execution.workflow.status.is_terminal:
             states = (tasks, names[Topic.WORKFLOW_STATE])
             batch.ended.update((key, value) for topic, _, key, value, _ in records if topic in states and value)
@@ -159,6 +171,9 @@ class Outbox:
     def verdicts(self, batch: Batch) -> Iterable[OutRecord]:
         """The start confirmations of the whole batch."""
         for worker_id, verdicts in batch.verdicts.items():
+            for resume in batch.resumes.get(worker_id, ()):  # a record each: they may be large; before the verdict
+                value = codecs.REPLY.encode(Reply(kind=ReplyKind.STARTS, resumes=(resume,)))
+                yield self._to(worker_id, value)
             value = codecs.REPLY.encode(Reply(kind=ReplyKind.STARTS, verdicts=tuple(verdicts)))
             yield self._to(worker_id, value)
 
@@ -167,6 +182,10 @@ class Outbox:
         number = partition_of(command.key, self._partitions)
         value = encode_command(command, self._signer)
         return (self._names[Topic.COMMANDS], number, command.key.encode(), value, _NONE)
+
+    def for_limiter(self, slot: SlotMessage) -> OutRecord:
+        """A message to the limits, as a command."""
+        return self.command(_message(slot))
 
     def limit_entry(self, key: str, value: bytes | None, partition: int) -> OutRecord:
         return (self._names[Topic.LIMIT_STATE], partition, key.encode(), value, _NONE)

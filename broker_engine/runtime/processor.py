@@ -48,7 +48,6 @@ from broker_engine.runtime.clock import BrokerClock, Clock, wall_clock_ms
 from broker_engine.runtime.commits import Commits, ThreadedCommits
 from broker_engine.runtime.definitions import DefinitionView
 from broker_engine.runtime.lanes import MAX_STARTS, Lanes
-from broker_engine.runtime.limits import LOOK_EVERY_MS
 from broker_engine.runtime.losses import Losses
 from broker_engine.runtime.outbox import Outbox, OutRecord
 from broker_engine.runtime.ownership import Mark
@@ -273,7 +272,8 @@ class Session:
         self._is_closing = False
         self._monotonic = processor._monotonic
         self._next_retirement = self._monotonic() + RETIRE_EVERY_SECONDS
-        self._next_look = 0.0
+        #: Definitions have come that no limit was looked at with.
+        self._has_news = False
 
     def _new_writer(self) -> TransactionalWriter:
         return self._log.transactional_writer(
@@ -310,6 +310,7 @@ class Session:
         """One round of the loop: at most one turn."""
         assert self._reader is not None, "join comes first"
         self._activate()
+        self._follow_definitions()
         records = self._read()
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -380,7 +381,7 @@ class Session:
             return
         turn = Turn(self._setting, self._partitions, self._pending)
         try:
-            if _any(records, _NEEDS_DEFINITIONS) or self._looks_at_limits():
+            if _any(records, _NEEDS_DEFINITIONS):
                 ends = self._admin.end_offsets(self._definitions.partitions, Isolation.UNCOMMITTED)
                 self._definitions.catch_up(ends)
             for record in records:
@@ -402,12 +403,15 @@ class Session:
         self._pending = turn
         self._commits.submit(lambda: self._write(turn, group))
 
-    def _looks_at_limits(self) -> bool:
-        """Whether the definitions are to be read anew because limits follow the newest ones."""
-        if self._monotonic() < self._next_look or not any(p.limits.state.entries for p in self._partitions.values()):
-            return False
-        self._next_look = self._monotonic() + LOOK_EVERY_MS / 2_000
-        return True
+    def _follow_definitions(self) -> None:
+        """Take in what was registered: limits follow the newest definitions and caps at once, by a tick."""
+        if self._definitions.read_on():
+            self._has_news = True
+        if self._has_news and self._pending is None:
+            self._has_news = False
+            for partition in self._partitions.values():
+                if partition.limits.state.entries:
+                    partition.limits.due_ms = 0
 
     def _settle(self, on_top: Turn | None = None) -> bool:
         """Wait for the commit that is under way and merge its turn; a failed one takes the turn on top with it, and
@@ -654,6 +658,8 @@ _NEEDS_DEFINITIONS = command_types_first_bytes(
     CommandType.DELETE_WORKFLOW_DEF,
     CommandType.STOP_STARTS,
     CommandType.ALLOW_STARTS,
+    CommandType.SET_CAP,
+    CommandType.CLEAR_CAP,
 )
 
 

@@ -25,6 +25,7 @@ from broker_engine.model.commands import (
     DeadlineReached,
     ForLimiter,
     ReleaseWorkflow,
+    SlotGranted,
     StartWorkflow,
     TaskCommand,
     Tick,
@@ -132,6 +133,7 @@ class Turn:
         due_ms = self._limits(partition, overlay).due_ms
         if due_ms is not None and due_ms <= partition.log_time_ms:
             self._decide_limits(partition, overlay, LimitTick(), record)
+        self._tell_limiter(record)
 
     def _take_start(self, partition: Partition, overlay: Overlay, record: Record) -> None:
         """Decide a start of a lane. Log time stays what ``commands`` say; the start's own moment may be later."""
@@ -140,6 +142,7 @@ class Turn:
         overlay.starts[record.topic] = record.offset + 1
         overlay.moved.add(record.topic)
         self._decide_record(partition, overlay, record)
+        self._tell_limiter(record)
 
     def _decide_record(self, partition: Partition, overlay: Overlay, record: Record) -> None:
         is_start = record.topic in self._setting.lanes
@@ -197,18 +200,58 @@ class Turn:
         return below.limits.limits if below is not None and below.limits is not None else partition.limits
 
     def _decide_limits(self, partition: Partition, overlay: Overlay, command: LimitCommand, record: Record) -> None:
+        """Decide a message to the limits. ``record``: where it stands, or what caused it."""
         if overlay.limits is None:
             overlay.limits = LimitTurn(self._limits(partition, overlay))
+        now_ms = max(partition.log_time_ms, record.timestamp_ms)
         try:
-            told = overlay.limits.decide(command, partition.log_time_ms, self._rules)
+            told = overlay.limits.decide(command, now_ms, self._rules)
         except Exception as error:  # as for workflows: the partition goes on
             self._quarantine(partition, overlay, None, record, error)
             return
-        self.batch.records += map(self._setting.outbox.command, told)
+        for answer in told:
+            self._carry_over(answer, now_ms)
+
+    def _tell_limiter(self, cause: Record) -> None:
+        """Carry over what was decided for the limits: at once where they are decided here, else by a command. A slot
+        that goes from one task to the next in one transaction starts that next task sooner by two of them."""
+        slots = self.batch.slots
+        if not slots:
+            return
+        partition = self._partitions.get(self._setting.partition_of(LIMIT_KEY, self._setting.partitions))
+        while slots:  # whoever does not want its grant any more gives it back
+            slot = slots.pop(0)
+            if partition is None:
+                self.batch.records.append(self._setting.outbox.for_limiter(slot))
+            else:
+                self._decide_limits(partition, self._overlay(partition), slot, cause)
+
+    def _carry_over(self, command: AnyCommand, now_ms: int) -> None:
+        """Decide a grant at once where its workflow is decided here; anything else becomes a command. A question about
+        a grant must not overtake the grant, which may be such a command."""
+        number = self._setting.partition_of(command.key, self._setting.partitions)
+        partition = self._partitions.get(number) if isinstance(command, SlotGranted) else None
+        if partition is not None and isinstance(command, SlotGranted):
+            overlay = self._overlay(partition)
+            execution = self._changed(overlay, partition, command.key) or partition.execution(
+                command.key, command.task_id
+            )
+            if execution is None or not execution.workflow.quarantine:
+                at_ms = max(now_ms, partition.log_time_ms)
+                granted = replace(command, at_ms=at_ms, offset=overlay.position - 1)
+                try:
+                    decision = decide(execution, granted, self._context(overlay, at_ms))
+                    self._setting.outbox.add(self.batch, decision, granted, number)
+                    self._apply(partition, overlay, execution, decision, granted)
+                except Exception as error:  # read as a command it fails again, and there is a record to put aside
+                    _log.warning("turn.grant_failed", workflow_id=command.key, error=str(error))
+                else:
+                    return
+        self.batch.records.append(self._setting.outbox.command(command))
 
     @property
     def _rules(self) -> LimitRules:
-        return LimitRules(self._setting.definitions.task_def)
+        return LimitRules(self._setting.definitions.task_def, self._setting.definitions.caps)
 
     def _decision(
         self,

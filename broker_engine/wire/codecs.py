@@ -22,6 +22,7 @@ from broker_engine.wire.records import (
     NamespaceRecord,
     Reply,
     ScheduledTask,
+    StartResume,
     StartVerdict,
     TransitionEvent,
     WorkerPresence,
@@ -92,7 +93,7 @@ TASK_STATE = Codec(TaskState, "task-state", {"steps": Step})
 EVENT = Codec(TransitionEvent, "transition-event", {"transitions": Transition})
 SCHEDULED_TASK = Codec(ScheduledTask, "scheduled-task")
 DELAYED_COMMAND = Codec(DelayedCommand, "delayed-command")
-REPLY = Codec(Reply, "reply", {"verdicts": StartVerdict})
+REPLY = Codec(Reply, "reply", {"verdicts": StartVerdict, "resumes": StartResume})
 SNAPSHOT = Codec(DefinitionSnapshot, "definition-snapshot")
 IDEMPOTENCY = Codec(Idempotency, "idempotency")
 CHECKPOINT = Codec(Checkpoint, "checkpoint", {"starts": LanePosition})

@@ -10,6 +10,7 @@ from broker_engine.model.commands import (
     AllowStarts,
     AnyCommand,
     AskForSlot,
+    ClearCap,
     Command,
     DeadlineReached,
     DelayDue,
@@ -24,6 +25,7 @@ from broker_engine.model.commands import (
     QueueReady,
     ReleaseWorkflow,
     ResetCallbacks,
+    SetCap,
     SlotGranted,
     StartWorkflow,
     StopStarts,
@@ -38,6 +40,7 @@ from broker_engine.model.commands import (
     WorkerLost,
 )
 from broker_engine.model.slots import Line, ReleaseSlot, RequestSlot, SlotStarted
+from broker_engine.model.status import StepStatus
 from broker_engine.wire.codecs import COMMAND, FRAME_BYTES
 from broker_engine.wire.kinds import CommandType
 from broker_engine.wire.records import CommandRecord
@@ -64,6 +67,8 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     DeleteWorkflowDef: CommandType.DELETE_WORKFLOW_DEF,
     StopStarts: CommandType.STOP_STARTS,
     AllowStarts: CommandType.ALLOW_STARTS,
+    SetCap: CommandType.SET_CAP,
+    ClearCap: CommandType.CLEAR_CAP,
     AskForSlot: CommandType.REQUEST_SLOT,
     TellSlotStarted: CommandType.SLOT_STARTED,
     GiveSlotBack: CommandType.RELEASE_SLOT,
@@ -109,6 +114,7 @@ def _started(r: CommandRecord, common: Mapping[str, Any]) -> TaskStarted:
         hand_out=r.hand_out,
         worker_id=_need(r.worker_id, "workerId"),
         wants_confirmation=r.wants_confirmation,
+        prepares=r.step_status is StepStatus.STARTED,
     )
 
 
@@ -238,10 +244,12 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.DELETE_WORKFLOW_DEF: lambda r, common: DeleteWorkflowDef(**common, version=_need(r.version, "version")),
     CommandType.STOP_STARTS: lambda r, common: StopStarts(**common, reason=r.reason),
     CommandType.ALLOW_STARTS: lambda _, common: AllowStarts(**common),
+    CommandType.SET_CAP: lambda r, common: SetCap(**common, document=_need(r.payload, "payload")),
+    CommandType.CLEAR_CAP: lambda _, common: ClearCap(**common),
     CommandType.REQUEST_SLOT: _ask_for_slot,
     CommandType.SLOT_STARTED: _slot_started,
     CommandType.RELEASE_SLOT: lambda r, common: GiveSlotBack(
-        **common, slot=ReleaseSlot(_need(r.task_id, "taskId"), r.hand_out)
+        **common, slot=ReleaseSlot(_need(r.task_id, "taskId"), r.hand_out, r.started_at_ms)
     ),
     CommandType.SLOT_GRANTED: _about_grant(SlotGranted),
     CommandType.GRANT_EXPIRED: _about_grant(GrantExpired),
@@ -319,7 +327,12 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
     """The fields of the record that only this class of command has."""
     match command:
         case TaskStarted():
-            return {"worker_id": command.worker_id, "wants_confirmation": command.wants_confirmation}
+            return {
+                "worker_id": command.worker_id,
+                "wants_confirmation": command.wants_confirmation,
+                # The set-up is told as a step is.
+                "step_status": StepStatus.STARTED if command.prepares else None,
+            }
         case TaskReported():
             return {
                 "status": command.status,
@@ -401,6 +414,8 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             return {"payload": command.document, "overwrite": command.overwrite}
         case DeleteWorkflowDef():
             return {"version": command.version}
+        case SetCap():
+            return {"payload": command.document}
         case _:
             return {}
 

@@ -42,6 +42,8 @@ class CommandType(StrEnum):
     SLOT_STARTED = "SLOT_STARTED"
     RELEASE_SLOT = "RELEASE_SLOT"
     SLOT_GRANTED = "SLOT_GRANTED"
+    SET_CAP = "SET_CAP"
+    CLEAR_CAP = "CLEAR_CAP"
 
 
 class ReplyKind(StrEnum):

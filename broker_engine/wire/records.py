@@ -120,6 +120,14 @@ class StartVerdict(NamedTuple):
     reason: str = ""
 
 
+class StartResume(NamedTuple):
+    """What an earlier start of the same hand-out has done (wire.resume), for the start that takes over."""
+
+    task_id: str
+    lease: int
+    resume: bytes
+
+
 class Reply(NamedTuple):
     """An answer to a client command, or the start confirmations of one worker and batch."""
 
@@ -128,6 +136,7 @@ class Reply(NamedTuple):
     status: int = 0
     message: str = ""
     verdicts: tuple[StartVerdict, ...] = ()
+    resumes: tuple[StartResume, ...] = ()
 
 
 class TransitionEvent(NamedTuple):

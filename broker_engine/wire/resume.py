@@ -23,6 +23,18 @@ class Resume(NamedTuple):
     steps: dict[str, KnownStep]
     checkpoint: Any = None
 
+    def taken_over(self, data: bytes | None) -> Resume:
+        """This, and what ``data`` knows beyond it. The steps stay one dictionary: an attempt in hand learns of it."""
+        if data is None:
+            return self
+        later = decode_resume(data)
+        self.steps.update({name: step for name, step in later.steps.items() if not _is_completed(self.steps.get(name))})
+        return Resume(self.steps, later.checkpoint if later.checkpoint is not None else self.checkpoint)
+
+
+def _is_completed(step: KnownStep | None) -> bool:
+    return step is not None and step.status is StepStatus.COMPLETED
+
 
 def encode_resume(steps: tuple[Step, ...], checkpoint: bytes | None) -> bytes:
     """Results are JSON already and go in as they are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from types import TracebackType
@@ -19,8 +19,10 @@ from broker_engine.decider.identity import workflow_id_for
 from broker_engine.errors import BadRequest, NoAnswer, NotFound, PayloadTooLarge, Violation
 from broker_engine.log.namespaces import open_existing
 from broker_engine.log.ports import Log
+from broker_engine.model.caps import Cap, cap_key
 from broker_engine.model.commands import (
     AllowStarts,
+    ClearCap,
     DeleteTaskDef,
     DeleteWorkflowDef,
     ExtendLease,
@@ -29,16 +31,20 @@ from broker_engine.model.commands import (
     PutWorkflowDef,
     ReleaseWorkflow,
     ResetCallbacks,
+    SetCap,
     StartWorkflow,
     StopStarts,
     TerminateWorkflow,
 )
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
+from broker_engine.model.slots import Place
 from broker_engine.model.state import TaskState, WorkflowState
+from broker_engine.model.status import WaitingFor
 from broker_engine.model.stops import Stop, read_stop, stop_key
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.signing import Signer
 from broker_engine.worker.diagnosis import explain
+from broker_engine.worker.limits import LimitInUse, LimitsView, caps
 from broker_engine.worker.replies import Answered, Courier, raise_for
 from broker_engine.worker.views import Views, WorkflowView
 
@@ -163,6 +169,36 @@ class Client:
     def stops(self) -> dict[str, Stop]:
         """The stops in force, by key."""
         return {key: read_stop(key, found.document) for key, found in self._views.definitions(Topic.STOPS).items()}
+
+    # --- caps
+
+    def set_cap(self, limit: int, *, tenant: str | None = None, domain: str | None = None) -> Cap:
+        """Let at most so many tasks be in progress: of a tenant, in a domain, or (neither given) altogether.
+
+        Tenant ``*`` means every tenant without a cap of its own, each for itself. What was handed out before the first
+        cap is not counted.
+        """
+        key = _capped(tenant, domain)
+        _check(
+            self._courier.ask(SetCap(key=key, document=orjson.dumps({"limit": limit}), **self._common()), self._timeout)
+        )
+        return self.caps()[key]
+
+    def clear_cap(self, *, tenant: str | None = None, domain: str | None = None) -> None:
+        """Remove a cap.
+
+        Raises:
+            NotFound: there is no such cap.
+        """
+        _check(self._courier.ask(ClearCap(key=_capped(tenant, domain), **self._common()), self._timeout))
+
+    def caps(self) -> dict[str, Cap]:
+        """The caps in force, by key."""
+        return caps(self._views)
+
+    def limits_in_use(self) -> Sequence[LimitInUse]:
+        """Every limit (of caps, task types, rates and locks) that counts something now or is waited for."""
+        return LimitsView(self._views, self.partitions).in_use(time.time_ns() // 1_000_000)
 
     # --- workflows
 
@@ -335,7 +371,13 @@ class Client:
         """
         task = self._views.task(task_id)
         last_poll_ms = None if task.is_terminal else self._views.last_poll_ms(task.domain, task.task_type)
-        return task, explain(task, last_poll_ms, time.time_ns() // 1_000_000)
+        return task, explain(task, last_poll_ms, time.time_ns() // 1_000_000, self.place(task))
+
+    def place(self, task: TaskState) -> Place | None:
+        """What a task that waits for a limit waits for; None for any other task."""
+        if task.waiting_for not in (WaitingFor.SLOT, WaitingFor.LOCK):
+            return None
+        return LimitsView(self._views, self.partitions).place(task.task_id, time.time_ns() // 1_000_000)
 
     def flush(self, timeout: float = 30.0) -> int:
         """Wait until everything sent by ``start_async`` is in the log; returns how many are not."""
@@ -359,6 +401,12 @@ class Client:
 def _one_of(workflow: str | None, tenant: str | None) -> None:
     if workflow is not None and tenant is not None:
         raise BadRequest("a stop is about a workflow or a tenant: give one of them, or none for everything")
+
+
+def _capped(tenant: str | None, domain: str | None) -> str:
+    if tenant is not None and domain is not None:
+        raise BadRequest("a cap is about a tenant or a domain: give one of them, or none for all tasks")
+    return cap_key(tenant=tenant, domain=domain)
 
 
 def _domains(task_to_domain: Mapping[str, str]) -> bytes:

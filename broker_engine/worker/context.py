@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
@@ -36,10 +39,13 @@ class TaskContext:
     #: Fencing token: grows with every start of this task; pass it to systems that can refuse older ones.
     lease: int
     correlation_id: str | None
+    #: What ``@task(setup=…)`` returned.
+    setup: Any = None
     _superseded: bool = field(default=False, repr=False)
     _signals: Signals | None = field(default=None, repr=False, compare=False)
     #: What earlier attempts have done.
     _secrets: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    _folder: Path | None = field(default=None, repr=False, compare=False)
     _resume: Resume = field(default_factory=lambda: Resume({}), repr=False, compare=False)
 
     @property
@@ -88,6 +94,19 @@ class TaskContext:
         if name not in self._secrets:
             raise BadRequest(f"the definition of {self.task_type} does not name {name} in runtimeMetadata")
         return self._secrets[name]
+
+    @property
+    def folder(self) -> Path:
+        """A working folder of this attempt, made when first asked for and removed when the function has ended."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="broker-engine-task-"))
+        return self._folder
+
+    def remove_folder(self) -> None:
+        """Remove the working folder, if there is one; what cannot be removed is left (B15)."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
 
     # --- steps
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from broker_engine.model.slots import Place
 from broker_engine.model.state import TaskState
-from broker_engine.model.status import Phase, WaitingFor
+from broker_engine.model.status import IN_HAND, Phase, WaitingFor
 from broker_engine.worker.presence import LOST_MS
 
 
-def explain(task: TaskState, last_poll_ms: int | None, now_ms: int) -> str:
+def explain(task: TaskState, last_poll_ms: int | None, now_ms: int, place: Place | None = None) -> str:
     """What a task does or waits for.
 
     Args:
         last_poll_ms: when a worker of the task's queue was last heard of, None if never (epoch milliseconds, as
             ``now_ms``).
+        place: what the limiter says of it, if it was asked.
     """
     if task.is_terminal:
         return f"{task.status}: {task.reason}" if task.reason else f"{task.status}"
-    if task.phase is Phase.RUNNING:
+    if task.phase in IN_HAND:
         return _running(task, now_ms)
     match task.waiting_for:
         case WaitingFor.DELAY:
@@ -25,10 +27,8 @@ def explain(task: TaskState, last_poll_ms: int | None, now_ms: int) -> str:
             return f"waits for the topic of its queue {task.domain}/{task.task_type} to be made"
         case WaitingFor.WORKER:
             return _queued(task, last_poll_ms, now_ms)
-        case WaitingFor.SLOT:
-            return f"waits until the limits of task type {task.task_type} let it in"
-        case WaitingFor.LOCK:
-            return f"waits for {task.resource}, which another task works on"
+        case WaitingFor.SLOT | WaitingFor.LOCK:
+            return _limited(task, place)
         case None:
             return f"{task.phase}"
         case _:
@@ -38,7 +38,8 @@ def explain(task: TaskState, last_poll_ms: int | None, now_ms: int) -> str:
 
 def _running(task: TaskState, now_ms: int) -> str:
     since_ms = task.started_at_ms if task.started_at_ms is not None else task.updated_at_ms
-    text = f"running on worker {task.worker_id} for {_seconds(now_ms - since_ms)}"
+    does = "running" if task.phase is Phase.RUNNING else "prepares"
+    text = f"{does} on worker {task.worker_id} for {_seconds(now_ms - since_ms)}"
     if task.next_deadline is None or task.next_deadline_at_ms is None:
         return text
     return f"{text}, {task.next_deadline} time-out in {_seconds(task.next_deadline_at_ms - now_ms)}"
@@ -58,6 +59,19 @@ def _queued(task: TaskState, last_poll_ms: int | None, now_ms: int) -> str:
         return f"no worker has polled {queue} for {_seconds(now_ms - last_poll_ms)}"
     since_ms = task.handed_out_at_ms if task.handed_out_at_ms is not None else task.updated_at_ms
     return f"waits for a free worker of {queue} for {_seconds(now_ms - since_ms)}"
+
+
+def _limited(task: TaskState, place: Place | None) -> str:
+    """Which limit holds it back: the first that is full, in the order in which they are taken."""
+    limit = place.limit if place is not None else None
+    kind, _, name = (limit or "").partition(" ")
+    if kind == "lock" or (place is None and task.waiting_for is WaitingFor.LOCK):
+        return f"waits for {task.resource}, which another task works on"
+    if kind == "rate":
+        return f"waits until the rate of task type {name} lets it in"
+    if limit is None:
+        return f"waits until the limits of task type {task.task_type} let it in"
+    return f"waits until the limit of {'task ' if kind == 'type' else ''}{limit} lets it in"
 
 
 def _seconds(ms: int) -> str:

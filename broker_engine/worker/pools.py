@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import multiprocessing
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
+from broker_engine.worker.context import TaskContext
+from broker_engine.worker.setups import Beginning
 from broker_engine.worker.task import TaskWorker
 
 
@@ -26,49 +29,62 @@ class Pools:
             ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) if processes else None
         )
         self._lock = threading.Lock()
-        self._backlog = 0
+        #: (priority, largest first; number; what to do) of what waits for a thread.
+        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        self._number = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         if any(task.pool == "asyncio" for task in tasks):
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
+            self._loop_thread = threading.Thread(target=_serve, args=(self._loop,), name="asyncio", daemon=True)
+            self._loop_thread.start()
 
-    def submit(self, task: TaskWorker, arguments: Callable[[], dict[str, Any]], done: Callable[[Any], None]) -> None:
+    def submit(
+        self,
+        task: TaskWorker,
+        beginning: Beginning,
+        done: Callable[[Any], None],
+        *,
+        priority: int = 0,
+    ) -> None:
         """Run a task; ``done`` gets its result or its exception, in some thread of the pool.
 
-        ``arguments`` is called in the pool too: binding a large input is work.
+        It begins in the pool too: binding a large input is work. Of those that wait for a thread the
+        highest priority goes first, and the oldest of one.
         """
         if task.pool == "asyncio":
             assert self._loop is not None
-            asyncio.run_coroutine_threadsafe(self._run_async(task, arguments, done), self._loop)
+            asyncio.run_coroutine_threadsafe(self._run_async(task, beginning, done), self._loop)
         else:
             with self._lock:
-                self._backlog += 1
-            self._threads.submit(self._run, task, arguments, done)
+                self._number += 1
+                heapq.heappush(self._waiting, (-priority, self._number, lambda: self._run(task, beginning, done)))
+            self._threads.submit(self._run_next)
 
     def has_backlog(self) -> bool:
         """Whether tasks wait for a thread."""
-        return self._backlog > 0
+        return bool(self._waiting)
 
-    def _run(self, task: TaskWorker, arguments: Callable[[], dict[str, Any]], done: Callable[[Any], None]) -> None:
+    def _run_next(self) -> None:
         with self._lock:
-            self._backlog -= 1
+            _, _, run = heapq.heappop(self._waiting)
+        run()
+
+    def _run(self, task: TaskWorker, beginning: Beginning, done: Callable[[Any], None]) -> None:
         try:
             if task.pool == "process":
                 assert self._processes is not None
-                future: Future[Any] = self._processes.submit(task.function, **arguments())
+                future: Future[Any] = self._processes.submit(_run_apart, task.function, beginning.arguments())
                 result = future.result()
             else:
-                result = task.function(**arguments())
+                result = task.function(**beginning.arguments())
         except BaseException as error:  # whatever a user's function raises is a result
             done(error)
         else:
             done(result)
 
-    async def _run_async(
-        self, task: TaskWorker, arguments: Callable[[], dict[str, Any]], done: Callable[[Any], None]
-    ) -> None:
+    async def _run_async(self, task: TaskWorker, beginning: Beginning, done: Callable[[Any], None]) -> None:
         try:
-            result = await task.function(**arguments())
+            result = await task.function(**await beginning.arguments_async())
         except BaseException as error:  # as above
             done(error)
         else:
@@ -81,3 +97,19 @@ class Pools:
             self._processes.shutdown(wait=False, cancel_futures=True)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop_thread.join(1.0)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+def _run_apart(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Run a function in a process of the pool, where its context is a copy."""
+    try:
+        return function(**arguments)
+    finally:
+        for value in arguments.values():
+            if isinstance(value, TaskContext):
+                value.remove_folder()

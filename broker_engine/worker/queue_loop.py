@@ -95,6 +95,8 @@ class QueueLoop:
         self._commands = namespace.topic(Topic.COMMANDS)
         self._joined_at = 0.0
         self._away = False
+        #: How far each partition was written when it came.
+        self._seen_to: dict[TopicPartition, int] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Serve; Kafka's errors only make it join again."""
@@ -124,6 +126,7 @@ class QueueLoop:
             admin.close()
         reader = self._log.group_reader(self._group, client_id=self._worker_id, fetch_wait_ms=FOLLOW_MS)
         reader.subscribe(self._topic)
+        self._seen_to.clear()
         self._joined_at = time.monotonic()
         return reader
 
@@ -138,6 +141,7 @@ class QueueLoop:
                     return
                 continue
             records = reader.read(room, _READ_SECONDS)
+            self._look_at(reader.assignment())
             if records:
                 self._take(records)
                 reader.commit(_after(records), asynchronous=True)
@@ -179,8 +183,11 @@ class QueueLoop:
     # --- taking work
 
     def _take(self, records: list[Record]) -> None:
-        """Send a start for each record, wait for all deliveries once, then run or park."""
-        starts = [start for record in records if (start := self._announce(record)) is not None]
+        """Send a start for each record, the highest priority first and the oldest of one first; wait for all deliveries
+        once, then run or park."""
+        fetched = [(record, work) for record in records if (work := _decoded(record)) is not None]
+        fetched.sort(key=lambda found: -found[1].priority)
+        starts = [self._announce(record, work) for record, work in fetched]
         self._await(starts)
         for start in starts:
             self._begin(start)
@@ -190,14 +197,28 @@ class QueueLoop:
         while any(start.delivery is None for start in starts):
             self._writer.flush(0.005)  # sends what lingers at once
 
-    def _announce(self, record: Record) -> Start | None:
+    def _is_first_reader(self, record: Record) -> bool:
+        """Whether nobody can have read this record before: it came after this worker had its partition. What stood
+        there already may have been started by the one before, whose last offsets were not committed."""
+        return record.offset >= self._seen_to.get(TopicPartition(record.topic, record.partition), 0)
+
+    def _look_at(self, held: frozenset[TopicPartition]) -> None:
+        """Note how far each partition that has just come was written."""
+        if held == self._seen_to.keys():
+            return
+        for lost in self._seen_to.keys() - held:
+            del self._seen_to[lost]
+        admin = self._log.admin()
         try:
-            work = SCHEDULED_TASK.decode(record.value)
-        except DecodeError as error:
-            _log.error("worker.undecodable", topic=record.topic, offset=record.offset, error=str(error))
-            return None
+            self._seen_to |= admin.end_offsets(held - self._seen_to.keys(), Isolation.UNCOMMITTED)
+        finally:
+            admin.close()
+
+    def _announce(self, record: Record, work: ScheduledTask) -> Start:
         age_ms = time.time_ns() // 1_000_000 - record.timestamp_ms
-        start = Start(work, record.timestamp_ms, wants_confirmation=age_ms > FRESH_MS // 2)
+        start = Start(
+            work, record.timestamp_ms, wants_confirmation=age_ms > FRESH_MS // 2 or not self._is_first_reader(record)
+        )
         self._slots.take()
         self._send(start)
         return start
@@ -212,6 +233,7 @@ class QueueLoop:
             hand_out=work.hand_out,
             worker_id=self._worker_id,
             wants_confirmation=start.wants_confirmation,
+            prepares=self._task.setup is not None,
         )
 
         def delivered(delivery: Delivery) -> None:
@@ -251,14 +273,14 @@ class QueueLoop:
         def decided(verdict: StartVerdict) -> None:
             self._verdicts.forget(work.task_id, lease)
             if verdict.accepted:
-                self._run_now(work, lease)
+                self._run_now(work, lease, self._verdicts.resume(work.task_id, lease))
             else:
                 _log.info("worker.start_refused", task_id=work.task_id, reason=verdict.reason)
                 self._slots.give_back(has_run=False)
 
         self._verdicts.listen(work.task_id, lease, decided)
 
-    def _run_now(self, work: ScheduledTask, lease: int) -> None:
+    def _run_now(self, work: ScheduledTask, lease: int, taken_over: bytes | None = None) -> None:
         context = TaskContext(
             task_id=work.task_id,
             workflow_id=work.workflow_id,
@@ -270,12 +292,14 @@ class QueueLoop:
             attempt=work.attempt,
             lease=lease,
             correlation_id=work.correlation_id,
-            _resume=decode_resume(work.resume),
+            _resume=decode_resume(work.resume).taken_over(taken_over),
         )
 
         def heard(verdict: StartVerdict) -> None:
             if not verdict.accepted:
                 context._superseded = True
+            else:  # it takes over from a start of whose steps it did not know
+                context._resume = context._resume.taken_over(self._verdicts.resume(work.task_id, lease))
 
         def ended() -> None:
             self._verdicts.forget(work.task_id, lease)
@@ -283,6 +307,14 @@ class QueueLoop:
 
         self._verdicts.listen(work.task_id, lease, heard)
         self._run_task(self._task, work, context, ended)
+
+
+def _decoded(record: Record) -> ScheduledTask | None:
+    try:
+        return SCHEDULED_TASK.decode(record.value)
+    except DecodeError as error:
+        _log.error("worker.undecodable", topic=record.topic, offset=record.offset, error=str(error))
+        return None
 
 
 def _after(records: list[Record]) -> dict[TopicPartition, CommittedOffset]:

@@ -29,7 +29,7 @@ def resolved(names: str, resolve: Resolver) -> dict[str, str]:
     """The secrets of one task.
 
     Raises:
-        TaskFailed: INIT_SECRET_MISSING, before the function runs; another worker may have it.
+        TaskFailed: INIT_SECRET, before the function runs; another worker may have it.
     """
     found: dict[str, str] = {}
     for name in filter(None, names.split(",")):
@@ -37,7 +37,7 @@ def resolved(names: str, resolve: Resolver) -> dict[str, str]:
         if value is None:
             raise TaskFailed(
                 f"this worker has no secret {name}: set {PREFIX}{name} or give Worker(secrets=…)",
-                code="INIT_SECRET_MISSING",
+                code="INIT_SECRET",
             )
         found[name] = value
     return found

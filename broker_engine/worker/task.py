@@ -39,7 +39,10 @@ class TaskWorker:
     heartbeat: bool = True
     #: Task definition fields to register at start; None registers nothing.
     definition: Mapping[str, Any] | None = None
+    #: Runs before the function, while the task is STARTING; what it returns is ``TaskContext.setup``.
+    setup: Callable[..., Any] | None = None
     _bind: Callable[[dict[str, Any], TaskContext], dict[str, Any]] = field(repr=False)
+    _bind_setup: Callable[[dict[str, Any], TaskContext], dict[str, Any]] | None = field(default=None, repr=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function as it is, for tests and for reuse."""
@@ -49,15 +52,25 @@ class TaskWorker:
         """The function's keyword arguments.
 
         Raises:
-            TaskFailedForGood: the input does not fit; a retry would not help.
+            TaskFailedForGood: INIT_INPUT, the input does not fit; a retry would not help.
         """
+        return self._bound(self._bind, data, context)
+
+    def setup_arguments(self, data: bytes, context: TaskContext) -> dict[str, Any]:
+        """The same for the set-up."""
+        assert self._bind_setup is not None, "there is a set-up"
+        return self._bound(self._bind_setup, data, context)
+
+    def _bound(
+        self, bind: Callable[[dict[str, Any], TaskContext], dict[str, Any]], data: bytes, context: TaskContext
+    ) -> dict[str, Any]:
         try:
-            return self._bind(orjson.loads(data), context)
+            return bind(orjson.loads(data), context)
         except ValidationError as error:
             problems = "; ".join(
                 f"{'.'.join(map(str, problem['loc'])) or 'input'}: {problem['msg']}" for problem in error.errors()
             )
-            raise TaskFailedForGood(f"the input does not fit: {problems}", code="INVALID_INPUT") from error
+            raise TaskFailedForGood(f"the input does not fit: {problems}", code="INIT_INPUT") from error
 
 
 def output_bytes(value: Any) -> bytes:
@@ -96,6 +109,7 @@ def task(
     concurrency: int = DEFAULT_CONCURRENCY,
     pool: Pool | None = None,
     heartbeat: bool = True,
+    setup: Callable[..., Any] | None = None,
     **definition: Any,
 ) -> Callable[[F], TaskWorker]: ...
 
@@ -109,6 +123,7 @@ def task(
     concurrency: int = DEFAULT_CONCURRENCY,
     pool: Pool | None = None,
     heartbeat: bool = True,
+    setup: Callable[..., Any] | None = None,
     **definition: Any,
 ) -> TaskWorker | Callable[[F], TaskWorker]:
     """Make a function the worker of a task type.
@@ -121,6 +136,9 @@ def task(
             that keeps a core busy (the function must be importable).
         heartbeat: extend the lease while the function runs, every third of the response time-out (at least a second
             apart). Without it a function that hangs is given up after ``responseTimeoutSeconds``. Not in processes.
+        setup: called before the function, with input and context as it wants them: connections, credentials, data for
+            the work. What it returns is ``context.setup``. Until it is done the task is STARTING; a failure ends the
+            attempt early, as INIT_SETUP. Not in processes.
         definition: fields of the task definition (``retryCount=3``, ``responseTimeoutSeconds=60`` …), registered when
             the worker starts.
     """
@@ -131,6 +149,10 @@ def task(
             raise BadRequest(f"concurrency of task {name or wrapped.__name__} must be at least 1, not {concurrency}")
         if is_async and pool not in (None, "asyncio"):
             raise BadRequest(f"async task {wrapped.__name__} runs in the asyncio pool, not {pool}")
+        if setup is not None and pool == "process":
+            raise BadRequest(f"the set-up of task {name or wrapped.__name__} needs pool='thread', not a process")
+        if inspect.iscoroutinefunction(setup) and not is_async:
+            raise BadRequest(f"the set-up of task {name or wrapped.__name__} is async: make the task async, too")
         return TaskWorker(
             name=name or wrapped.__name__,
             function=wrapped,
@@ -139,7 +161,9 @@ def task(
             pool="asyncio" if is_async else pool or "thread",
             heartbeat=heartbeat and pool != "process",
             definition={"name": name or wrapped.__name__, **definition} if definition else None,
+            setup=setup,
             _bind=_binder(wrapped),
+            _bind_setup=None if setup is None else _binder(setup),
         )
 
     return make if function is None else make(function)

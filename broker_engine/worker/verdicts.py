@@ -19,6 +19,8 @@ _log = structlog.get_logger(__name__)
 #: Called with a verdict about one's own start.
 Listener = Callable[[StartVerdict], None]
 _Start = tuple[str, int]
+#: More than this of them wait for nobody.
+MAX_RESUMES = 1_000
 
 
 class Verdicts:
@@ -31,6 +33,7 @@ class Verdicts:
         self._lock = threading.Lock()
         self._listeners: dict[_Start, Listener] = {}
         self._early: dict[_Start, StartVerdict] = {}
+        self._resumes: dict[_Start, bytes] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="verdicts", daemon=True)
         self._reader = log.reader(fetch_wait_ms=FOLLOW_MS)
@@ -47,6 +50,11 @@ class Verdicts:
                 self._listeners[task_id, lease] = listener
         if early is not None:
             listener(early)
+
+    def resume(self, task_id: str, lease: int) -> bytes | None:
+        """What came with the verdict about a start that takes over (wire.resume), once."""
+        with self._lock:
+            return self._resumes.pop((task_id, lease), None)
 
     def forget(self, task_id: str, lease: int) -> None:
         with self._lock:
@@ -76,6 +84,10 @@ class Verdicts:
             return
         if reply.kind is not ReplyKind.STARTS:
             return
+        for resume in reply.resumes:
+            with self._lock:
+                if len(self._resumes) < MAX_RESUMES:
+                    self._resumes[resume.task_id, resume.lease] = resume.resume
         for verdict in reply.verdicts:
             key = (verdict.task_id, verdict.lease)
             with self._lock:

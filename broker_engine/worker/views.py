@@ -129,6 +129,12 @@ class Views:
         read_all(self._log, [self._tp(topic, 0)], lambda record: _keep(values, record))
         return {key.decode(): DEFINITION.decode(value) for key, value in sorted(values.items())}
 
+    def values(self, topic: Topic, number: int) -> dict[bytes, bytes]:
+        """What stands in one partition of a compacted topic, by key."""
+        values: dict[bytes, bytes] = {}
+        read_all(self._log, [self._tp(topic, number)], lambda record: _keep(values, record))
+        return values
+
     def wait(self, workflow_id: str, is_done: Callable[[WorkflowState], bool], timeout: float) -> WorkflowState | None:
         """Follow a workflow's records until one satisfies; None when the time is over."""
         tp = self._tp(Topic.WORKFLOW_STATE, partition_of(workflow_id, self._partitions))

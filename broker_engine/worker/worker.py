@@ -35,7 +35,8 @@ from broker_engine.worker.pools import Pools
 from broker_engine.worker.presence import Presence, Served
 from broker_engine.worker.queue_loop import QueueLoop
 from broker_engine.worker.reports import Reports
-from broker_engine.worker.secrets import Resolver, resolved, resolver
+from broker_engine.worker.secrets import Resolver, resolver
+from broker_engine.worker.setups import Beginning
 from broker_engine.worker.signals import Heartbeats, Signals
 from broker_engine.worker.slots import Slots
 from broker_engine.worker.task import TaskWorker, output_bytes
@@ -188,17 +189,14 @@ class Worker:
 
         def done(result: Any) -> None:
             self._heartbeats.forget(signals)
+            context.remove_folder()
             try:
                 self._report(work, context, result)
             finally:
                 ended()
 
-        def arguments() -> dict[str, Any]:
-            if work.secrets:
-                context._secrets = resolved(work.secrets, self._resolve_secret)
-            return task.arguments(work.input, context)
-
-        self._pools.submit(task, arguments, done)
+        beginning = Beginning(task, work, context, self._resolve_secret)
+        self._pools.submit(task, beginning, done, priority=work.priority)
 
     def _report(self, work: ScheduledTask, context: TaskContext, result: Any) -> None:
         if isinstance(result, Superseded):

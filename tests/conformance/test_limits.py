@@ -14,6 +14,8 @@ import structlog
 from broker_engine.errors import TransactionAborted
 from broker_engine.log.memory import Crashed
 from broker_engine.log.ports import TopicPartition
+from broker_engine.model.caps import cap_key
+from broker_engine.model.commands import ClearCap, SetCap
 from broker_engine.model.limits import LIMIT_KEY
 from broker_engine.model.state import TaskState
 from broker_engine.model.status import WaitingFor
@@ -22,6 +24,7 @@ from broker_engine.testing import Engine
 from broker_engine.topics import Topic, partition_of
 from broker_engine.wire.records import ScheduledTask
 from broker_engine.worker import TaskFailed
+from broker_engine.worker.limits import LimitInUse, LimitsView
 from tests.support import promises
 from tests.support.looking import attempts, committed, last, names_in, schedules, workflow
 
@@ -206,6 +209,92 @@ def test_a_task_without_limits_tells_the_limiter_nothing(engine: Engine) -> None
     assert [work.start_before_ms for work in schedules(engine)] == [None]
 
 
+def test_a_cap_holds_over_types_and_partitions_and_follows_its_setting_at_once(engine: Engine) -> None:
+    """Raised it lets the next in at once, although nobody looks by itself; removed, everything is as without."""
+    register(engine)
+    engine.register_task({"name": "other", "retryCount": 0, "responseTimeoutSeconds": 60})
+    engine.ask(SetCap(key=cap_key(), document=b'{"limit":2}', **engine.asked()))
+    for task_type in ("work", "other"):
+        engine.serve(task_type, takes_ms=lambda _work: 10_000)
+    submit(engine, *NAMES[:6])
+    engine.submit_task("other", workflow_id=NAMES[6])
+    engine.run(1)
+    first = len(starts(engine))
+    engine.ask(SetCap(key=cap_key(), document=b'{"limit":5}', **engine.asked()))
+    engine.run(0.1)
+    raised = len(starts(engine))
+    engine.ask(ClearCap(key=cap_key(), **engine.asked()))
+    engine.run(30)
+
+    assert (first, raised) == (2, 5)
+    assert all_ended(engine, NAMES[:7])
+    assert slots_left(engine) == []
+    before = len(engine.records(Topic.LIMIT_STATE))
+    submit(engine, NAMES[7])
+    engine.run(30)
+    assert len(engine.records(Topic.LIMIT_STATE)) == before, "without a cap a plain task tells the limiter nothing"
+
+
+def test_what_a_capped_task_waits_for_is_named(engine: Engine) -> None:
+    register(engine)
+    engine.ask(SetCap(key=cap_key(), document=b'{"limit":1}', **engine.asked()))
+    engine.serve("work", takes_ms=lambda _work: 10_000)
+    submit(engine, *NAMES[:2])
+    engine.run(1)
+
+    (waits,) = (task for task in tasks(engine) if task.started_at_ms is None)
+    view = LimitsView(engine.views, engine.partitions)
+    place = view.place(waits.task_id, engine.clock.now_ms())
+    assert (waits.waiting_for, place and place.limit) == (WaitingFor.SLOT, "all tasks")
+    assert view.in_use(engine.clock.now_ms()) == [LimitInUse("all tasks", 1, 1, 1)]
+
+
+def test_a_slot_goes_to_the_next_task_in_the_transaction_of_its_release(engine: Engine) -> None:
+    """Decider and limiter in one process: no command goes between them, over partitions either."""
+    register(engine, concurrentExecLimit=1)
+    engine.serve("work", takes_ms=lambda _work: 1_000)
+    submit(engine, NAMES[0], NAMES[4])
+    engine.run(5)
+
+    assert all_ended(engine, [NAMES[0], NAMES[4]])
+    keys = [record.key for record in engine.records(Topic.COMMANDS)]
+    assert LIMIT_KEY.encode() not in keys
+
+
+def test_a_limiter_in_another_process_is_told_by_commands() -> None:
+    with structlog.testing.capture_logs(), Engine(nodes=2) as engine:
+        engine.run(10)
+        register(engine, concurrentExecLimit=1)
+        engine.serve("work", takes_ms=lambda _work: 1_000)
+        submit(engine, *NAMES)
+        engine.run(20)
+
+        assert all_ended(engine, NAMES)
+        assert most_in_progress(engine) == 1
+        assert slots_left(engine) == []
+        assert LIMIT_KEY.encode() in {record.key for record in engine.records(Topic.COMMANDS)}
+
+
+def test_a_limit_that_is_added_counts_from_the_next_step_on_wherever_it_is_decided() -> None:
+    """The report that leads to the next step makes no decider look for definitions."""
+    steps = [{"name": "work", "taskReferenceName": reference} for reference in ("a", "b")]
+    with structlog.testing.capture_logs(), Engine(nodes=2) as engine:
+        engine.run(10)
+        register(engine)
+        engine.register_workflow({"name": "two", "tasks": steps})
+        engine.serve("work", takes_ms=lambda _work: 1_000)
+        names = [*NAMES[:2], *NAMES[4:6]]
+        for name in names:
+            engine.start("two", workflow_id=name)
+        engine.run(0.5)
+        register(engine, concurrentExecLimit=1)
+        engine.run(20)
+
+        assert all_ended(engine, names)
+        second = sorted(task.started_at_ms or 0 for task in tasks(engine) if task.reference == "b")
+        assert [later - before for before, later in itertools.pairwise(second)] == [1_000] * 3
+
+
 #: The outage is a crash after a commit and eight seconds without a decider: longer than a grant may take to start.
 FAULTS = ("before begin", "before commit", "after commit before merge", "abort", "zombie", "outage")
 
@@ -213,8 +302,8 @@ FAULTS = ("before begin", "before commit", "after commit before merge", "abort",
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("turn", range(1, 13))
 def test_no_fault_between_any_two_steps_loses_a_slot_or_lets_one_more_in(fault: str, turn: int) -> None:
-    """Three tasks under limit 1, in both partitions; the fault strikes at the n-th transaction."""
-    names = [NAMES[0], NAMES[4], NAMES[5]]
+    """Six tasks under limit 1, in both partitions; the fault strikes at the n-th transaction."""
+    names = [*NAMES[:3], *NAMES[4:7]]
     with structlog.testing.capture_logs(), Engine() as engine:
         engine.run()
         register(engine, concurrentExecLimit=1)

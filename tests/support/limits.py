@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_engine.decider.limits import LimitDecision, LimitRules, LimitState, decide_limits, next_due_ms, place
+from broker_engine.model.caps import EVERY_TENANT, Caps
 from broker_engine.model.definitions import TaskDef
 from broker_engine.model.slots import LimitCommand, LimitTick, Line, Place, ReleaseSlot, RequestSlot, SlotStarted
 from tests.builders import START_MS, a_task_def
@@ -15,7 +16,8 @@ class Limiter:
 
     def __init__(self, *, global_cap: int = 0, tenant_cap: int = 0, **definitions: dict[str, Any]) -> None:
         self.definitions: dict[str, TaskDef] = {name: a_task_def(name, **given) for name, given in definitions.items()}
-        self.rules = LimitRules(self.definitions.get, global_cap, tenant_cap)
+        tenants = {EVERY_TENANT: tenant_cap} if tenant_cap else {}
+        self.rules = LimitRules(self.definitions.get, Caps(global_cap, tenants))
         self.state = LimitState()
         self.now_ms = START_MS
         #: Task ids, in the order in which they were handed out or asked about.
@@ -62,6 +64,10 @@ class Limiter:
 
     def later(self, milliseconds: int) -> Limiter:
         self.now_ms += milliseconds
+        return self
+
+    def cap(self, everything: int = 0, **tenants: int) -> Limiter:
+        self.rules = self.rules._replace(caps=Caps(everything, tenants))
         return self
 
     def define(self, name: str = "encode", **fields: Any) -> Limiter:

@@ -13,7 +13,7 @@ from broker_engine.errors import DecodeError
 from broker_engine.log.ports import Record
 from broker_engine.model.commands import StartWorkflow, TaskReported
 from broker_engine.model.state import TaskState, WorkflowState
-from broker_engine.model.status import Phase, ReasonCode
+from broker_engine.model.status import IN_HAND, Phase, ReasonCode
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.codecs import COMMAND, EVENT, SCHEDULED_TASK, TASK_STATE, WORKFLOW_STATE
 from broker_engine.wire.commands import DECODERS
@@ -210,7 +210,7 @@ def never_more_in_progress(records: Records, limits: Mapping[str, int]) -> list[
 def most_in_progress(records: Records, tasks: Container[str]) -> int:
     """The largest number of these tasks in progress at once, by the log times of the transitions."""
     changes = [
-        (event.at_ms, (step.to_phase is RUNNING) - (step.from_phase is RUNNING))
+        (event.at_ms, (step.to_phase in IN_HAND) - (step.from_phase in IN_HAND))
         for record in records.of(Topic.EVENTS)
         for event in [EVENT.decode(record.value)]
         for step in event.transitions

@@ -153,6 +153,10 @@ class Role:
         )
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         return self._process.poll() is None
 

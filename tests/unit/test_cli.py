@@ -118,6 +118,7 @@ def test_config_is_shown_without_secrets_and_without_a_broker() -> None:
 COMMANDS = [
     *(["task", verb] for verb in ("create", "update", "get", "list", "delete")),
     *(["workflow", v] for v in ("create", "definitions", "start", "get", "list", "watch", "terminate")),
+    *(["limits", verb] for verb in ("set", "clear", "list")),
     *(["topics", verb] for verb in ("list", "verify", "apply")),
     *(["dead-letters", verb] for verb in ("list", "redrive")),
     ["config", "show"],

@@ -8,7 +8,7 @@ import pytest
 
 from broker_engine.decider.limits import AGING_MS, ASK_AFTER_MS, ASK_EVERY_MS, PATIENCE_MS
 from broker_engine.model.definitions import LimitScope
-from broker_engine.model.slots import Place, SlotStarted
+from broker_engine.model.slots import Place, ReleaseSlot, SlotStarted
 from broker_engine.model.status import WaitingFor
 from tests.support.limits import Limiter
 
@@ -259,3 +259,20 @@ def test_a_task_that_waits_for_a_lock_says_so() -> None:
 
 def test_a_granted_task_has_no_place() -> None:
     assert limited(concurrent_exec_limit=1).request("a").place("a") is None
+
+
+def test_an_end_that_overtakes_its_start_still_counts_for_the_rate() -> None:
+    """Messages come on two ways: as commands, and at once from the limiter's own process."""
+    limiter = Limiter(encode={"rate_limit_per_frequency": 1, "rate_limit_frequency_in_seconds": 10})
+    limiter.request("a").tell(ReleaseSlot("a", 1, limiter.now_ms)).start("a").request("b")
+    assert limiter.granted == ["a"]
+
+    assert limiter.later(10_000).tick().granted == ["a", "b"]
+
+
+def test_the_next_request_that_overtakes_the_start_before_it_lets_that_start_count() -> None:
+    limiter = Limiter(encode={"rate_limit_per_frequency": 1, "rate_limit_frequency_in_seconds": 10})
+    limiter.request("a").request("a", hand_out=2).start("a").release("a")
+    assert limiter.granted == ["a"]
+
+    assert limiter.later(10_000).tick().granted == ["a", "a"]

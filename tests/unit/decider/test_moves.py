@@ -41,6 +41,8 @@ def reach(phase: Phase, *, optional: bool, policy: TimeoutPolicy) -> Story:
     match phase:
         case Phase.RUNNING:
             story.taken()
+        case Phase.STARTING:
+            story.taken(prepares=True)
         case Phase.RETRY_WAIT:
             story.taken().failed()
         case _:
@@ -72,7 +74,7 @@ def a_draft(story: Story) -> Draft:
 HAPPENINGS: dict[Cause, Callable[[Story], object]] = {
     Cause.DELAY_OVER: lambda story: story.later(30_000).delay_due(),
     Cause.PUT_AWAY: lambda story: story.progressed(callback_after_ms=1_000),
-    Cause.STARTED: lambda story: story.taken(),
+    Cause.PREPARED: lambda story: story.prepared(),
     Cause.FAILED: lambda story: story.failed(),
     Cause.FAILED_TERMINALLY: lambda story: story.failed_terminally(),
     Cause.CANCELED_BY_WORKER: lambda story: story.canceled(),
@@ -94,6 +96,8 @@ def told(source: Phase | None, cause: Cause, target: Phase) -> Story:
     story = reach(source, optional=target is Phase.SUCCEEDED, policy=policy)
     if cause is Cause.COMPLETED:
         story.completed(TOO_LARGE if target is Phase.FAILED else {})
+    elif cause is Cause.STARTED:
+        story.taken(prepares=target is Phase.STARTING)
     else:
         HAPPENINGS[cause](story)
     return story

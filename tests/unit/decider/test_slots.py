@@ -78,13 +78,13 @@ def test_the_limiter_hears_of_start_and_end_once() -> None:
     assert told(story) == []
 
     story.completed()
-    assert told(story) == [ReleaseSlot(story.task.task_id, 1)]
+    assert told(story) == [ReleaseSlot(story.task.task_id, 1, story.now_ms)]
     assert not story.task.holds_slot
 
 
 def test_a_callback_gives_the_slot_back_and_asks_for_the_next_as_old_as_it_was() -> None:
     story = grant(limited().start()).later(10).started().progressed(callback_after_ms=1_000)
-    assert told(story) == [ReleaseSlot(story.task.task_id, 1)]
+    assert told(story) == [ReleaseSlot(story.task.task_id, 1, story.now_ms)]
 
     story.later(1_000).delay_due()
     (request,) = told(story)
@@ -194,7 +194,7 @@ def test_a_waiting_task_goes_out_by_itself_when_its_limit_is_gone() -> None:
     assert (story.task.waiting_for, story.task.hand_out) == (WaitingFor.WORKER, 1)
 
     story.started().completed()
-    assert told(story) == [ReleaseSlot(story.task.task_id, 1)]
+    assert told(story) == [ReleaseSlot(story.task.task_id, 1, story.now_ms)]
 
 
 def test_no_poll_clock_runs_while_it_waits() -> None:

@@ -8,7 +8,7 @@ from broker_engine.decider.decide import decide
 from broker_engine.decider.flow import ENDINGS
 from broker_engine.model.commands import TaskStarted
 from broker_engine.model.decision import Confirm, Schedule
-from broker_engine.model.status import Phase, ReasonCode, ReportStatus, TaskStatus, WorkflowStatus
+from broker_engine.model.status import Phase, ReasonCode, ReportStatus, StepStatus, TaskStatus, WorkflowStatus
 from tests.builders import SMALL_PAYLOAD, START_MS, Story, a_context, a_step, asked
 
 # --- starting -------------------------------------------------------------------------------------
@@ -436,3 +436,24 @@ def test_a_failed_workflow_keeps_its_own_reason_when_its_output_is_too_large() -
 
     assert (story.workflow.status, story.workflow.reason) == (WorkflowStatus.FAILED, "disk full")
     assert story.workflow.output == b"{}"
+
+
+def test_a_start_that_takes_over_hears_what_the_one_before_has_done() -> None:
+    """Its schedule record was written before; without being told it would run completed steps again."""
+    story = Story("a").start().started()
+    story.step("PARSE", StepStatus.COMPLETED, result=b"1").progressed(checkpoint=b"7").started(worker="other")
+
+    _superseded, accepted = story.now(Confirm)
+    assert (accepted.worker_id, accepted.accepted, accepted.steps, accepted.checkpoint) == (
+        "other",
+        True,
+        story.task.steps,
+        b"7",
+    )
+
+
+def test_a_first_start_is_told_nothing_that_its_record_knows() -> None:
+    story = Story("a").start().started().step("PARSE", StepStatus.COMPLETED, result=b"1").failed()
+    story.later(1_000).delay_due().started(wants_confirmation=True)
+
+    assert (story.task.attempt, story.confirm.steps) == (1, ())

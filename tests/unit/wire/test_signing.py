@@ -110,6 +110,7 @@ NEEDS_MORE = sorted(
         CommandType.DELETE_TASK_DEF,
         CommandType.STOP_STARTS,
         CommandType.ALLOW_STARTS,
+        CommandType.CLEAR_CAP,
     }
 )
 

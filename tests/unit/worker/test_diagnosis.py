@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker_engine.model.slots import Place
 from broker_engine.model.state import evolve
 from broker_engine.model.status import WaitingFor
 from broker_engine.worker.diagnosis import explain
@@ -70,6 +71,22 @@ def test_a_task_that_is_held_back_by_its_limits_says_so() -> None:
     task = evolve(Story("a").start().task, waiting_for=WaitingFor.SLOT)
 
     assert explain(task, None, START_MS) == "waits until the limits of task type encode let it in"
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("tenant acme", "the limit of tenant acme lets it in"),
+        ("all tasks", "the limit of all tasks lets it in"),
+        ("type encode", "the limit of task type encode lets it in"),
+        ("rate encode", "the rate of task type encode lets it in"),
+        (None, "the limits of task type encode let it in"),
+    ],
+)
+def test_asked_the_limiter_says_which_limit_holds_a_task_back(limit: str | None, words: str) -> None:
+    task = evolve(Story("a").start().task, waiting_for=WaitingFor.SLOT)
+
+    assert explain(task, None, START_MS, Place(WaitingFor.SLOT, limit, 0)) == f"waits until {words}"
 
 
 def test_a_task_that_waits_for_a_lock_names_the_resource() -> None:

@@ -29,7 +29,7 @@ def test_a_missing_one_fails_the_attempt_before_the_function_runs() -> None:
     with pytest.raises(TaskFailed, match="no secret TOKEN") as refused:
         resolved("TOKEN", resolver({}))
 
-    assert refused.value.code == "INIT_SECRET_MISSING"
+    assert refused.value.code == "INIT_SECRET"
 
 
 def test_the_function_gets_those_that_the_definition_names() -> None:

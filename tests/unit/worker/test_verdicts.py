@@ -7,7 +7,7 @@ from broker_engine.log.ports import NewTopic
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.codecs import REPLY
 from broker_engine.wire.kinds import ReplyKind
-from broker_engine.wire.records import Reply, StartVerdict
+from broker_engine.wire.records import Reply, StartResume, StartVerdict
 from broker_engine.worker.verdicts import Verdicts
 
 
@@ -50,3 +50,15 @@ def test_garbage_is_passed_over() -> None:
 
     desk._take(b"garbage")
     desk._take(None)
+
+
+def test_what_a_start_that_takes_over_has_to_know_is_there_when_its_verdict_is_heard() -> None:
+    desk = verdicts()
+    heard: list[bytes | None] = []
+    desk.listen("a", 5, lambda verdict: heard.append(desk.resume(verdict.task_id, verdict.lease)))
+
+    desk._take(REPLY.encode(Reply(kind=ReplyKind.STARTS, resumes=(StartResume("a", 5, b"{}"),))))
+    desk._take(reply(StartVerdict("a", 1, 5, True)))
+
+    assert heard == [b"{}"]
+    assert desk.resume("a", 5) is None
