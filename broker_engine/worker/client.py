@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from types import TracebackType
@@ -25,6 +25,7 @@ from broker_engine.model.commands import (
     DeleteWorkflowDef,
     ExtendLease,
     IdempotencyStrategy,
+    MoveTask,
     PutTaskDef,
     PutWorkflowDef,
     ReleaseWorkflow,
@@ -39,12 +40,14 @@ from broker_engine.model.stops import Stop, read_stop, stop_key
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.signing import Signer
 from broker_engine.worker.diagnosis import explain
+from broker_engine.worker.queue_views import QueueViews
 from broker_engine.worker.replies import Answered, Courier, raise_for
 from broker_engine.worker.views import Views, WorkflowView
 
 #: How long a command may wait in the log before it is refused instead of carried out.
 COMMAND_LIFETIME_MS = 60_000
 DEFAULT_TIMEOUT = 15.0
+_MOVES_AT_A_TIME = 500
 JsonObject = Mapping[str, Any]
 
 
@@ -78,6 +81,8 @@ class Client:
         self._timeout = timeout
         self._courier = Courier(log, self._namespace, record.partitions, signer, f"client-{uuid.uuid4()}")
         self._views = Views(log, self._namespace, record.partitions)
+        #: What waits where, and who serves it.
+        self.queues = QueueViews(log, self._namespace, self._views)
 
     def __enter__(self) -> Self:
         return self
@@ -312,6 +317,38 @@ class Client:
             Conflict: it has ended.
         """
         _check(self._courier.ask(ResetCallbacks(key=workflow_id, **self._common()), self._timeout))
+
+    def move_task(self, task_id: str, domain: str, reason: str | None = None) -> TaskState:
+        """Put a waiting task on the queue of another domain, where it stays; returns it as it was before.
+
+        Reads the task states of every partition to find the workflow.
+
+        Raises:
+            NotFound: there is no such task.
+            Conflict: it runs or has ended.
+        """
+        task = self._views.task(task_id)
+        _check(self._courier.ask(self._move(task, domain, reason), self._timeout))
+        return task
+
+    def move_tasks(
+        self, tasks: Sequence[TaskState], domain: str, reason: str | None = None
+    ) -> Iterator[tuple[TaskState, Answered]]:
+        """As ``move_task`` for tasks that are known, many at a time; each with its answer.
+
+        Raises:
+            NoAnswer: one got none.
+        """
+        for first in range(0, len(tasks), _MOVES_AT_A_TIME):
+            batch = tasks[first : first + _MOVES_AT_A_TIME]
+            futures = [self._courier.send(self._move(task, domain, reason)) for task in batch]
+            self.flush()
+            for task, future in zip(batch, futures, strict=True):
+                yield task, self._wait(future)
+
+    def _move(self, task: TaskState, domain: str, reason: str | None) -> MoveTask:
+        about: dict[str, Any] = {"reference": task.reference, "task_id": task.task_id, "hand_out": task.hand_out}
+        return MoveTask(key=task.workflow_id, domain=domain, reason=reason, **about, **self._common())
 
     def extend_lease(self, task_id: str) -> None:
         """Start the response clock of a running attempt anew; an ended one is left alone.

@@ -119,6 +119,7 @@ COMMANDS = [
     *(["task", verb] for verb in ("create", "update", "get", "list", "delete")),
     *(["workflow", v] for v in ("create", "definitions", "start", "get", "list", "watch", "terminate")),
     *(["topics", verb] for verb in ("list", "verify", "apply")),
+    *(["queue", verb] for verb in ("list", "show", "move")),
     *(["dead-letters", verb] for verb in ("list", "redrive")),
     ["config", "show"],
     ["decider"],
