@@ -54,6 +54,7 @@ from broker_engine.runtime.ownership import Mark
 from broker_engine.runtime.partition import Partition, waiting_for_topic
 from broker_engine.runtime.pollers import Pollers
 from broker_engine.runtime.queues import Queues
+from broker_engine.runtime.rerouting import Rerouting
 from broker_engine.runtime.retention import retire
 from broker_engine.runtime.takeover import Takeover, claim, member_id, release
 from broker_engine.runtime.ticker import Ticker
@@ -255,6 +256,14 @@ class Session:
             self._clock,
             grace_ms=self._settings.session_timeout_ms,
         )
+        self._rerouting = Rerouting(
+            self._log,
+            self._namespace,
+            signer,
+            self._pollers,
+            self._clock,
+            grace_ms=self._settings.session_timeout_ms,
+        )
         self._ticker = Ticker(self._log, self._namespace, signer, self._clock)
         self._partitions: dict[int, Partition] = {}
         self._takeovers: dict[int, Future[Partition]] = {}
@@ -324,6 +333,7 @@ class Session:
         self._ticker.serve(self._partitions.values())
         self._pollers.read_on()
         self._losses.serve(self._partitions.values())
+        self._rerouting.serve(self._partitions.values())
 
     def _read(self) -> list[Record]:
         """The next batch: commands as they come, and starts by budget while there is room beside them."""
@@ -595,6 +605,9 @@ class Session:
         self._partitions[partition.number] = partition
         self._owner.active = frozenset(self._partitions)
         self._read_from(partition)
+        for execution in partition.live.values():
+            if execution.workflow.task_to_domain is not None:
+                partition.choosers.note(execution)
         for domain, task_type, workflow_id, reference, task_id in waiting_for_topic(partition.live.values()):
             self._queues.request(domain, task_type, (workflow_id, reference, task_id))
         _log.info("takeover.done", partition=partition.number, position=partition.position)
@@ -636,6 +649,7 @@ class Session:
         self._queues.close()
         self._pollers.close()
         self._losses.close()
+        self._rerouting.close()
         self._definitions.close()
         self._admin.close()
 

@@ -16,6 +16,7 @@ from broker_engine.errors import LogError, NoAnswer
 from broker_engine.log.ports import BEGINNING, Delivery, Isolation, Record, TopicPartition
 from broker_engine.model.commands import (
     AnyCommand,
+    MoveTask,
     PutTaskDef,
     PutWorkflowDef,
     ReleaseWorkflow,
@@ -267,6 +268,13 @@ class Engine:
 
     def terminate(self, workflow_id: str, reason: str | None = None) -> None:
         self.ask(TerminateWorkflow(key=workflow_id, reason=reason, **self.asked()))
+
+    def move(self, workflow_id: str, domain: str, reference: str | None = None) -> None:
+        """Move a waiting task (the newest, or that of a reference) to another domain."""
+        tasks = self.workflow(workflow_id).tasks
+        task = [task for task in tasks if reference in (None, task.reference)][-1]
+        about: dict[str, Any] = {"reference": task.reference, "task_id": task.task_id, "hand_out": task.hand_out}
+        self.ask(MoveTask(key=workflow_id, domain=domain, **about, **self.asked()))
 
     def release(self, workflow_id: str) -> None:
         self.ask(ReleaseWorkflow(key=workflow_id, **self.asked()))

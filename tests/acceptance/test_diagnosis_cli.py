@@ -54,53 +54,28 @@ def test_callbacks_are_reset_of_live_workflows_only(engine: Cli, waiting: dict[s
     assert engine("workflow", "reset-callbacks", "nobody").code == 3
 
 
-# --- queues
+def test_what_waits_is_listed_moved_and_shown_where_it_went(engine: Cli) -> None:
+    name = f"moved{uuid.uuid4().hex[:6]}"
+    steps = [{"name": name, "taskReferenceName": "a", "optional": True}]
+    engine("workflow", "create", engine.file({"name": name, "tasks": steps}))
+    workflow_id = engine("workflow", "start", name).out.strip()
+
+    (found,) = (queue for queue in engine("queue", "list", "--json").json if queue["taskType"] == name)
+    assert (found["domain"], found["depth"], found["workers"], found["lastPoll"]) == ("default", 1, [], None)
+    moved = engine("queue", "move", "--queue", name, "--to", "eu", "--reason", "more room", "--json")
+    assert (moved.json["moved"], moved.json["refused"]) == (1, []), moved.err
+    (head,) = engine("queue", "show", f"eu/{name}", "--json").json["line"]
+    assert head["workflowId"] == workflow_id
+
+    engine("workflow", "terminate", workflow_id)
+    refused = engine("queue", "move", head["taskId"], "--to", "us", "--json")
+    assert refused.code == 4
+    assert refused.error["message"] == "the task is CANCELED already: only a waiting task can be moved"
 
 
-def test_a_queue_is_listed_with_its_depth_and_without_workers(engine: Cli, waiting: dict[str, str]) -> None:
-    (found,) = (queue for queue in engine("queue", "list", "--json").json if queue["taskType"] == waiting["type"])
-
-    assert (found["domain"], found["depth"], found["waiting"], found["lag"]) == ("default", 1, {"worker": 1}, 1)
-    assert (found["workers"], found["lastPoll"]) == ([], None)
-
-
-def test_a_served_queue_shows_its_worker(engine: Cli) -> None:
-    shown = engine("queue", "show", "greet", "--json").json
-
-    (worker,) = shown["workers"]
+def test_a_served_queue_shows_its_worker_and_an_unknown_one_is_not_found(engine: Cli) -> None:
+    (worker,) = engine("queue", "show", "greet", "--json").json["workers"]
     assert worker["capacity"] > 0
-    assert (shown["depth"], shown["line"]) == (0, [])
 
-
-def test_an_unknown_queue_is_not_found(engine: Cli) -> None:
     told = engine("queue", "show", "mars/greet", "--json")
-
-    assert told.code == 3
-    assert told.error["message"] == "there is no queue mars/greet; there is default/greet"
-
-
-def test_a_move_is_about_a_task_or_a_queue(engine: Cli) -> None:
-    assert engine("queue", "move", "--to", "eu").code == 2
-    assert engine("queue", "move", "some", "--queue", "greet", "--to", "eu").code == 2
-
-
-def test_an_ended_task_is_not_moved(engine: Cli) -> None:
-    made = {"name": f"ended{uuid.uuid4().hex[:6]}", "tasks": [{"name": "fail", "taskReferenceName": "a"}]}
-    engine("workflow", "create", engine.file(made))
-    started = engine("workflow", "start", made["name"], "--wait", "--json").json
-    told = engine("queue", "move", started["tasks"][0]["taskId"], "--to", "eu", "--json")
-
-    assert told.code == 4
-    assert told.error["message"] == "the task is FAILED already: only a waiting task can be moved"
-
-
-def test_a_waiting_task_is_moved_and_its_queue_with_it(engine: Cli, waiting: dict[str, str]) -> None:
-    moved = engine("queue", "move", waiting["task"], "--to", "eu", "--reason", "more room")
-    assert (moved.code, moved.out.strip()) == (0, "alone: moved from default to eu"), moved.err
-    back = engine("queue", "move", "--queue", f"eu/{waiting['type']}", "--to", "us", "--json")
-    assert (back.json["moved"], back.json["refused"]) == (1, [])
-
-    (head,) = engine("queue", "show", f"us/{waiting['type']}", "--json").json["line"]
-    (task,) = engine("workflow", "get", waiting["workflow"], "--json").json["tasks"]
-    assert head["taskId"] == waiting["task"]
-    assert (task["domain"], task["handOut"], task["reasonCode"]) == ("us", 3, "MOVED")
+    assert (told.code, told.error["message"]) == (3, "there is no queue mars/greet; there is default/greet")

@@ -139,6 +139,11 @@ def test_every_command_explains_itself_with_an_example(command: list[str]) -> No
     assert all(option in ran.output for option in ("--kafka", "--ns", "--key", "--log-level"))
 
 
+@pytest.mark.parametrize("given", [[], ["some", "--queue", "greet"]])
+def test_a_move_is_about_a_task_or_a_queue(given: list[str]) -> None:
+    assert runner.invoke(app, ["queue", "move", *given, "--to", "eu"]).exit_code == 2
+
+
 def test_payloads_are_shown_as_the_json_they_hold() -> None:
     assert payload(b'{"a":1}') == {"a": 1}
     assert payload(b"\xff\xfe") == "//4="
