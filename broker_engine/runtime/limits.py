@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from broker_engine.decider.limits import LimitRules, LimitState, decide_limits, next_due_ms, restore
 from broker_engine.log.ports import Record
 from broker_engine.model.commands import AnyCommand, GrantExpired, SlotGranted
-from broker_engine.model.slots import Entry, LimitCommand, Line
+from broker_engine.model.slots import Entry, LimitCommand
 from broker_engine.wire.codecs import LIMIT_ENTRY
-from broker_engine.wire.records import LimitEntry
+from broker_engine.wire.limit_entries import from_record, to_record
 
 #: While anything waits the limits are looked at this often: they follow the newest definition.
 LOOK_EVERY_MS = 1_000
@@ -62,41 +62,6 @@ def due_moment_ms(state: LimitState, now_ms: int, rules: LimitRules) -> int | No
         return due_ms
     look_ms = now_ms + LOOK_EVERY_MS
     return look_ms if due_ms is None else min(due_ms, look_ms)
-
-
-def to_record(entry: Entry) -> LimitEntry:
-    return LimitEntry(
-        stage=entry.stage,
-        task_id=entry.task_id,
-        hand_out=entry.hand_out,
-        workflow_id=entry.workflow_id,
-        reference=entry.reference,
-        task_type=entry.line.task_type,
-        domain=entry.line.domain,
-        tenant=entry.line.tenant,
-        resource=entry.line.resource,
-        priority=entry.priority,
-        asked_at_ms=entry.asked_at_ms,
-        start_before_ms=entry.start_before_ms,
-        started_at_ms=entry.started_at_ms,
-        ask_at_ms=entry.ask_at_ms,
-    )
-
-
-def from_record(record: LimitEntry) -> Entry:
-    return Entry(
-        stage=record.stage,
-        task_id=record.task_id,
-        hand_out=record.hand_out,
-        workflow_id=record.workflow_id,
-        reference=record.reference,
-        line=Line(record.task_type, record.domain, record.tenant, record.resource),
-        priority=record.priority,
-        asked_at_ms=record.asked_at_ms,
-        start_before_ms=record.start_before_ms,
-        started_at_ms=record.started_at_ms,
-        ask_at_ms=record.ask_at_ms,
-    )
 
 
 def keep_entries(entries: dict[str, Entry], records: list[Record]) -> None:

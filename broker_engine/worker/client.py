@@ -39,7 +39,7 @@ from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.model.stops import Stop, read_stop, stop_key
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.signing import Signer
-from broker_engine.worker.diagnosis import explain
+from broker_engine.worker.diagnosis import Explanation, diagnose
 from broker_engine.worker.queue_views import QueueViews
 from broker_engine.worker.replies import Answered, Courier, raise_for
 from broker_engine.worker.views import Views, WorkflowView
@@ -362,17 +362,18 @@ class Client:
         about: dict[str, Any] = {"reference": task.reference, "task_id": task_id, "hand_out": task.hand_out}
         _check(self._courier.ask(ExtendLease(key=task.workflow_id, **about, **self._common()), self._timeout))
 
-    def explain(self, task_id: str) -> tuple[TaskState, str]:
-        """A task, and what it does or waits for in one sentence.
+    def explain(self, name: str, reference: str | None = None) -> Explanation:
+        """What a task does or waits for, in one sentence, with what is known about it.
 
-        Reads the task states of every partition, and who serves its queue.
+        Reads the task states of every partition, who serves its queue, and the limits that it waits for.
+
+        Args:
+            name: the id of the task; with ``reference`` that of its workflow (the latest attempt is meant).
 
         Raises:
             NotFound: there is no such task.
         """
-        task = self._views.task(task_id)
-        last_poll_ms = None if task.is_terminal else self._views.last_poll_ms(task.domain, task.task_type)
-        return task, explain(task, last_poll_ms, time.time_ns() // 1_000_000)
+        return diagnose(self._views, name, reference, time.time_ns() // 1_000_000)
 
     def flush(self, timeout: float = 30.0) -> int:
         """Wait until everything sent by ``start_async`` is in the log; returns how many are not."""

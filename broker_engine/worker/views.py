@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from broker_engine.decider.limits import LimitState, restore
 from broker_engine.errors import NotFound
 from broker_engine.log.ports import BEGINNING, Isolation, Log, Record, TopicPartition
+from broker_engine.model.limits import LIMIT_KEY
 from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.topics import Namespace, Topic, partition_of
-from broker_engine.wire.codecs import DEFINITION, PRESENCE, TASK_STATE, WORKFLOW_STATE
+from broker_engine.wire.codecs import DEFINITION, LIMIT_ENTRY, PRESENCE, TASK_STATE, WORKFLOW_STATE
+from broker_engine.wire.limit_entries import from_record
 from broker_engine.wire.records import Definition, WorkerPresence
 from broker_engine.wire.states import peek_task
 
@@ -139,12 +142,26 @@ class Views:
         read_all(self._log, [self._tp(Topic.WORKERS, 0)], see)
         return list(words.values())
 
-    def last_poll_ms(self, domain: str, task_type: str) -> int | None:
-        """When a worker of this queue was last heard of (epoch milliseconds); None if never, or long ago."""
-        queue = (domain, task_type)
-        return max(
-            (h.at_ms for h in self.presence() if (h.presence.domain, h.presence.task_types) == queue), default=None
+    def limits(self) -> LimitState:
+        """Who waits for a slot or has one."""
+        values: dict[bytes, bytes] = {}
+        read_all(
+            self._log,
+            [self._tp(Topic.LIMIT_STATE, partition_of(LIMIT_KEY, self._partitions))],
+            lambda record: _keep(values, record),
         )
+        return restore(from_record(LIMIT_ENTRY.decode(value)) for value in values.values())
+
+    def quarantine(self, workflow_id: str) -> str | None:
+        """Why a workflow is kept still, None if it is not."""
+        found: list[bytes | None] = [None]
+
+        def see(record: Record) -> None:
+            if record.key == workflow_id.encode():
+                found[0] = record.value
+
+        read_all(self._log, [self._tp(Topic.WORKFLOW_STATE, partition_of(workflow_id, self._partitions))], see)
+        return None if found[0] is None else WORKFLOW_STATE.decode(found[0]).quarantine
 
     def workflows(self) -> Iterator[WorkflowState]:
         """Every workflow, the newest first."""
