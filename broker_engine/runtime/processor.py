@@ -229,6 +229,7 @@ class Session:
             signer,
             partitions=processor._partitions,
             queue_partitions=self._settings.queue_partitions,
+            task_def=self._definitions.task_def,
             executor=processor._executor("queues", 1),
         )
         self._pollers = Pollers(self._log, self._namespace, processor._monotonic)

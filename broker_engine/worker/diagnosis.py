@@ -128,7 +128,8 @@ def explain(
         return f"{task.status}: {task.reason}" if task.reason else f"{task.status}"
     if task.phase in _WITH_WORKER:
         since_ms = task.started_at_ms if task.started_at_ms is not None else task.updated_at_ms
-        return f"{task.phase.lower()} on worker {task.worker_id} for {_seconds(now_ms - since_ms)}{_deadline(task, now_ms)}"
+        text = f"{task.phase.lower()} on worker {task.worker_id} for {_seconds(now_ms - since_ms)}"
+        return text + _deadline(task, now_ms)
     match task.waiting_for:
         case WaitingFor.DELAY:
             text = f"{_delay(task)} in {_seconds((task.due_at_ms or now_ms) - now_ms)}"

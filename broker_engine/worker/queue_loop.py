@@ -81,7 +81,9 @@ class QueueLoop:
         verdicts: Verdicts,
         presence: Presence,
         run: Callable[[TaskWorker, ScheduledTask, TaskContext, Callable[[], None]], None],
+        is_shared: bool = False,
     ) -> None:
+        """``is_shared``: read the topic that task types of this domain share, and pass over the others' records."""
         self._log = log
         self._task = task
         self._slots = slots
@@ -92,6 +94,12 @@ class QueueLoop:
         self._run_task = run
         self._topic = namespace.schedule(task.domain, task.name)
         self._group = namespace.worker_group(task.domain, task.name)
+        self._own_name: bytes | None = None
+        if is_shared:
+            # Every type has a group of its own there: in one group, a worker would swallow what it does not serve.
+            self._topic = namespace.shared_schedule(task.domain)
+            self._group = namespace.shared_worker_group(task.domain, task.name)
+            self._own_name = task.name.encode()
         self._commands = namespace.topic(Topic.COMMANDS)
         self._joined_at = 0.0
         self._away = False
@@ -191,10 +199,14 @@ class QueueLoop:
             self._writer.flush(0.005)  # sends what lingers at once
 
     def _announce(self, record: Record) -> Start | None:
+        if self._own_name is not None and self._own_name not in (record.value or b""):
+            return None  # another type's, without decoding it
         try:
             work = SCHEDULED_TASK.decode(record.value)
         except DecodeError as error:
             _log.error("worker.undecodable", topic=record.topic, offset=record.offset, error=str(error))
+            return None
+        if self._own_name is not None and work.task_type != self._task.name:
             return None
         age_ms = time.time_ns() // 1_000_000 - record.timestamp_ms
         start = Start(work, record.timestamp_ms, wants_confirmation=age_ms > FRESH_MS // 2)

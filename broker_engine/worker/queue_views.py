@@ -10,6 +10,7 @@ from broker_engine.log.ports import Admin, Isolation, Log, TopicPartition
 from broker_engine.model.state import TaskState
 from broker_engine.model.status import WaitingFor
 from broker_engine.topics import Namespace
+from broker_engine.wire.codecs import SCHEDULED_TASK
 from broker_engine.worker.presence import LOST_MS
 from broker_engine.worker.views import Heard, Views
 
@@ -96,8 +97,9 @@ class QueueViews:
                 found = self._namespace.queue_of(topic)
                 if found is not None:
                     _of(queues, found)
-            for queue in queues:
-                self._look_at_lag(admin, topics, queues[queue])
+            shared = self._views.shared_types() if any(map(self._namespace.shared_domain_of, topics)) else frozenset()
+            for queue in queues.values():
+                self._look_at_lag(admin, topics, queue, is_shared=queue.task_type in shared)
         finally:
             admin.close()
         return [queues[queue] for queue in sorted(queues)]
@@ -111,12 +113,15 @@ class QueueViews:
             if (task.domain, task.task_type) == queue and task.waiting_for is not None
         )
 
-    def _look_at_lag(self, admin: Admin, topics: Mapping[str, int], view: QueueView) -> None:
+    def _look_at_lag(self, admin: Admin, topics: Mapping[str, int], view: QueueView, *, is_shared: bool) -> None:
         topic = self._namespace.schedule(view.domain, view.task_type)
+        group = self._namespace.worker_group(view.domain, view.task_type)
+        if topic not in topics and is_shared:
+            topic = self._namespace.shared_schedule(view.domain)
+            group = self._namespace.shared_worker_group(view.domain, view.task_type)
         if topic not in topics:
             return
         tps = [TopicPartition(topic, number) for number in range(topics[topic])]
-        group = self._namespace.worker_group(view.domain, view.task_type)
         ends = admin.end_offsets(tps, Isolation.COMMITTED)
         begins = admin.begin_offsets(tps)
         committed = admin.committed(group, tps, require_stable=False)
@@ -125,16 +130,19 @@ class QueueViews:
         view.lag = sum(ends[tp] - starts[tp] for tp in behind)
         view.is_lag_exact = view.lag <= MAX_COUNTED
         if behind and view.is_lag_exact:
-            view.lag = self._counted(behind, ends)
+            view.lag = self._counted(behind, ends, view.task_type)
 
-    def _counted(self, behind: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> int:
+    def _counted(self, behind: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], task_type: str) -> int:
         reader = self._log.reader()
         count = 0
         try:
             reader.assign(behind)
             while any(reader.position(tp) < ends[tp] for tp in behind):
-                records = reader.read(MAX_COUNTED, 0.2)
-                count += sum(record.offset < ends[TopicPartition(record.topic, record.partition)] for record in records)
+                count += sum(
+                    record.offset < ends[TopicPartition(record.topic, record.partition)]
+                    and SCHEDULED_TASK.decode(record.value).task_type == task_type
+                    for record in reader.read(MAX_COUNTED, 0.2)
+                )
         finally:
             reader.close()
         return count

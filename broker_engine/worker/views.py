@@ -142,6 +142,11 @@ class Views:
         read_all(self._log, [self._tp(Topic.WORKERS, 0)], see)
         return list(words.values())
 
+    def shared_types(self) -> frozenset[str]:
+        """Task types whose definition puts their hand-outs on a shared topic."""
+        found = self.definitions(Topic.TASK_DEFS)
+        return frozenset(name for name, known in found.items() if orjson.loads(known.document).get("sharedQueue"))
+
     def limits(self) -> LimitState:
         """Who waits for a slot or has one."""
         values: dict[bytes, bytes] = {}
