@@ -166,6 +166,9 @@ DEFINITION_TOPICS: Mapping[str, Topic] = {
 
 SCHEDULE_SPEC = TopicSpec(key="task id", value="ScheduledTask", config=_delete(SCHEDULE_RETENTION_MS) | _LOG_TIME)
 
+#: In place of a task type: the topic that the rare types of a domain share. No task type is spelled so (model.names).
+SHARED = "-shared"
+
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,59}")
 
 
@@ -231,11 +234,29 @@ class Namespace:
 
     def queue_of(self, topic: str) -> tuple[str, str] | None:
         """(domain, task type) of a schedule topic, None for any other topic."""
-        prefix = f"{self.name}.schedule."
-        if not topic.startswith(prefix):
+        if not self.is_schedule(topic):
             return None
-        domain, _, task_type = topic[len(prefix) :].partition(".")
-        return decode_name(domain), decode_name(task_type)
+        domain, _, task_type = topic[len(self._schedules) :].partition(".")
+        return None if task_type == SHARED else (decode_name(domain), decode_name(task_type))
+
+    def is_schedule(self, topic: str) -> bool:
+        """Whether hand-outs stand there, of one task type or of several."""
+        return topic.startswith(self._schedules)
+
+    def shared_schedule(self, domain: str) -> str:
+        """The topic of those task types of a domain that share one (``sharedQueue``)."""
+        return f"{self._schedules}{encode_name(domain)}.{SHARED}"
+
+    def shared_domain_of(self, topic: str) -> str | None:
+        """The domain of a shared topic, None for any other topic."""
+        if not self.is_schedule(topic):
+            return None
+        domain, _, task_type = topic[len(self._schedules) :].partition(".")
+        return decode_name(domain) if task_type == SHARED else None
+
+    @property
+    def _schedules(self) -> str:
+        return f"{self.name}.schedule."
 
     def starts(self, lane: int) -> str:
         return f"{self.name}.starts.{lane}"
@@ -257,6 +278,10 @@ class Namespace:
     def worker_group(self, domain: str, task_type: str) -> str:
         return f"{self.name}.worker.{encode_name(domain)}.{encode_name(task_type)}"
 
+    def shared_worker_group(self, domain: str, task_type: str) -> str:
+        """The group in which the workers of one task type read the shared topic of its domain."""
+        return f"{self.worker_group(domain, task_type)}.shared"
+
     def transactional_id(self, slot: str) -> str:
         return f"{self.name}.engine.{slot}"
 
@@ -272,7 +297,10 @@ def markdown_table() -> str:
     rows = ["| topic | key | value | partitions | policy |", "|---|---|---|---|---|"]
     specs: list[tuple[str, TopicSpec]] = [(f"<ns>.{topic.value}", spec) for topic, spec in CATALOGUE.items()]
     specs += [(f"<ns>.starts.<0 to {START_LANES - 1}>", STARTS_SPEC)]
-    specs += [("<ns>.schedule.<domain>.<task type>", SCHEDULE_SPEC)]
+    specs += [
+        ("<ns>.schedule.<domain>.<task type>", SCHEDULE_SPEC),
+        (f"<ns>.schedule.<domain>.{SHARED}", SCHEDULE_SPEC),
+    ]
     specs += [(f"<ns>.delay.<{', '.join(DELAY_TIERS)}>", delay_spec(LAST_HOP))]
     for name, spec in specs:
         partitions = "per queue" if spec is SCHEDULE_SPEC else str(spec.partitions or "P")

@@ -28,8 +28,10 @@ from broker_engine.model.commands import (
     DeadlineReached,
     DelayDue,
     ExtendLease,
+    MoveTask,
     QueueReady,
     ReleaseWorkflow,
+    RerouteTask,
     ResetCallbacks,
     StartWorkflow,
     TaskProgressed,
@@ -266,6 +268,13 @@ class Story:
     def queue_ready(self, *, of: TaskState | None = None) -> Story:
         return self.send(QueueReady(**self._about(of)))
 
+    def moved(self, domain: str, *, of: TaskState | None = None, **fields: Any) -> Story:
+        """An operator moves the task to another domain."""
+        return self.send(MoveTask(**{**self._about(of), "domain": domain, **fields}))
+
+    def rerouted(self, domain: str, *, of: TaskState | None = None, reason: str = "nobody polls") -> Story:
+        return self.send(RerouteTask(**self._about(of), domain=domain, reason=reason))
+
     def deadline(self) -> Story:
         """The shell looks at the clocks now."""
         return self.send(DeadlineReached(key=self.workflow.workflow_id))
@@ -415,6 +424,8 @@ _CAUSES_BY_CODE: Mapping[ReasonCode, Cause] = {
     ReasonCode.HANDED_OUT_AGAIN: Cause.HANDED_OUT_AGAIN,
     ReasonCode.TOPIC_READY: Cause.HANDED_OUT_AGAIN,
     ReasonCode.HANDED_OUT: Cause.HANDED_OUT_AGAIN,
+    ReasonCode.MOVED: Cause.MOVED,
+    ReasonCode.REROUTED: Cause.MOVED,
 }
 
 

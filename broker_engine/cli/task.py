@@ -10,6 +10,7 @@ import typer
 from broker_engine.cli import output
 from broker_engine.cli.definitions import read_definitions, store_all
 from broker_engine.cli.session import Session, command
+from broker_engine.cli.shapes import explanation_json
 
 app = typer.Typer(help="Register and look at task definitions.", no_args_is_help=True)
 
@@ -84,26 +85,23 @@ def extend_lease(
         output.line(f"{task_id}: lease extended")
 
 
-@command(app, "explain", example="broker-engine task explain 3f0c…\nbroker-engine task explain 3f0c… --json")
-def explain(session: Session, task_id: Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]) -> None:
+@command(
+    app,
+    "explain",
+    example="""broker-engine task explain 3f0c…
+    broker-engine task explain order-7 charge
+    broker-engine task explain order-7 charge --json""",
+)
+def explain(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="ID", help="The task's id, or with REFERENCE its workflow's.")],
+    reference: Annotated[
+        str | None, typer.Argument(metavar="[REFERENCE]", help="The task's reference name in the workflow.")
+    ] = None,
+) -> None:
     """Say in one sentence what a task does or waits for."""
-    client = session.client()
-    task, sentence = client.explain(task_id)
+    found = session.client().explain(name, reference)
     if session.json:
-        place = client.place(task)
-        output.json_out(
-            {
-                "taskId": task_id,
-                "workflowId": task.workflow_id,
-                "referenceTaskName": task.reference,
-                "status": task.status,
-                "waitingFor": task.waiting_for,
-                "limit": None if place is None else place.limit,
-                "nextDeadline": None
-                if task.next_deadline is None
-                else {"kind": task.next_deadline, "at": task.next_deadline_at_ms},
-                "explanation": sentence,
-            }
-        )
+        output.json_out(explanation_json(found))
     else:
-        output.line(f"{task.reference}: {sentence}")
+        output.line(f"{found.task.reference}: {found.sentence}")

@@ -26,7 +26,7 @@ def list_all(session: Session) -> None:
         admin.close()
     namespace = session.namespace
     specs: dict[str, TopicSpec] = namespace.fixed_topics()
-    specs |= {name: SCHEDULE_SPEC for name in sorted(existing) if namespace.queue_of(name) is not None}
+    specs |= {name: SCHEDULE_SPEC for name in sorted(existing) if namespace.is_schedule(name)}
     found: list[dict[str, Any]] = [
         {
             "name": name,

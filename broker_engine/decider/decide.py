@@ -16,7 +16,7 @@ from typing import assert_never
 import orjson
 from immutables import Map
 
-from broker_engine.decider import deadlines, flow, grants, losses, progress, slots, steps
+from broker_engine.decider import deadlines, flow, grants, losses, progress, slots, steps, transfers
 from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
@@ -40,10 +40,12 @@ from broker_engine.model.commands import (
     GiveSlotBack,
     GrantExpired,
     IdempotencyStrategy,
+    MoveTask,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
+    RerouteTask,
     ResetCallbacks,
     SetCap,
     SlotGranted,
@@ -115,6 +117,10 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             ignored = grants.granted(draft, command, _current(draft, command))
         case GrantExpired():
             ignored = grants.expired(draft, command, _current(draft, command))
+        case MoveTask():
+            ignored = transfers.move(draft, command, _current(draft, command))
+        case RerouteTask():
+            ignored = transfers.reroute(draft, command, _current(draft, command))
         case DeadlineReached():
             ignored = _deadline(draft)
         case WorkerLost():
@@ -336,7 +342,9 @@ def _current(
     | DelayDue
     | QueueReady
     | SlotGranted
-    | GrantExpired,
+    | GrantExpired
+    | MoveTask
+    | RerouteTask,
 ) -> TaskState | str:
     """The task that a command is about, or why the command belongs to the past."""
     task = draft.execution.tasks.get(command.reference)

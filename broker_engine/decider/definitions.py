@@ -43,6 +43,8 @@ MAX_TASKS = 1_000
 #: orjson writes 254 levels; a snapshot wraps a definition into a few more, and inputs put values below its own.
 MAX_DEPTH = 100
 MAX_SECRET_NAME = 200
+#: So many workers of one queue can work side by side; each partition costs the brokers.
+MAX_QUEUE_PARTITIONS = 1_000
 SUPPORTED_TYPES = ("SIMPLE",)
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
@@ -128,6 +130,8 @@ TASK_DEF_FIELDS: Mapping[str, Rule] = {
     "limitScope": Rule(kind="choice", attribute="limit_scope", choices=LimitScope),
     "resourceLock": Rule(kind="text", attribute="resource_lock"),
     "onWorkerLost": Rule(kind="choice", attribute="on_worker_lost", choices=OnWorkerLost),
+    "queuePartitions": _number("queue_partitions", minimum=1, maximum=MAX_QUEUE_PARTITIONS),
+    "sharedQueue": Rule(kind="boolean", attribute="shared_queue"),
     "baseType": _TEXT,
     "taskStatusListenerEnabled": _FLAG,
     **_AUDIT,
@@ -301,6 +305,10 @@ def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[Ta
         if not 1 <= len(secret) <= MAX_SECRET_NAME or "," in secret:
             message = f"must hold names of 1 to {MAX_SECRET_NAME} characters without commas"
             violations.append(Violation(path=f"{path}runtimeMetadata", message=message, invalid_value=secret))
+    if attributes.get("shared_queue") and attributes.get("queue_partitions"):
+        message = "has no effect on a shared queue: leave it out, or sharedQueue"
+        value = attributes["queue_partitions"]
+        violations.append(Violation(path=f"{path}queuePartitions", message=message, invalid_value=value))
     email = attributes.get("owner_email")
     if email is not None and not _EMAIL.fullmatch(email):
         violations.append(Violation(path=f"{path}ownerEmail", message="must be an e-mail address", invalid_value=email))

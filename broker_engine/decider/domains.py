@@ -49,15 +49,24 @@ def _list_problem(task_type: str, value: object) -> str | None:
     for entry in entries:
         if not entry:
             return f"{field} is {value!r}: name a domain between the commas"
-        if not entry.isprintable():
-            return f"{field} names {entry[:80]!r}: a domain has printable characters only"
-        if len(encode_name(entry)) > MAX_DOMAIN:
-            return (
-                f"{field} names {entry[:80]!r}: in the name of a topic a domain has at most {MAX_DOMAIN} characters "
-                f"(others than letters and digits count as three)"
-            )
+        if problem := name_problem(entry):
+            return f"{field} {problem}"
     if any(entry.upper() == NO_DOMAIN for entry in entries[:-1]):
         return f"{field} is {value!r}: {NO_DOMAIN} must be the last entry, the ones after it would never be used"
+    return None
+
+
+def name_problem(domain: str) -> str | None:
+    """Why no queue can be in such a domain; follows the name of a field."""
+    if not domain.strip() or "," in domain:
+        return f"names {domain[:80]!r}: a domain has a name without commas"
+    if not domain.isprintable():
+        return f"names {domain[:80]!r}: a domain has printable characters only"
+    if len(encode_name(domain)) > MAX_DOMAIN:
+        return (
+            f"names {domain[:80]!r}: in the name of a topic a domain has at most {MAX_DOMAIN} characters "
+            f"(others than letters and digits count as three)"
+        )
     return None
 
 

@@ -72,6 +72,8 @@ FIELD_DOCS: Mapping[str, FieldDoc] = {
     "fatalErrors": _enforced("Error codes that are never retried."),
     "onWorkerLost": _stored("A worker that vanishes: TIME_OUT (after 10 s of silence) or WAIT (its own time-outs)."),
     "runtimeMetadata": _stored("Names of secrets: resolved in the worker, stored nowhere."),
+    "queuePartitions": _enforced("Partitions of the queue's topic when it is made: so many workers side by side."),
+    "sharedQueue": _enforced("For rare types: hand-outs go to one topic per domain, unless the queue has its own."),
     "ownerEmail": FieldDoc(Effect.SHOWN, "Whom to ask; checked to be an address. Missing: a warning."),
     "isolationGroupId": _only_kept("Use domains to isolate work."),
     "executionNameSpace": _only_kept("Use a namespace of the engine or domains."),

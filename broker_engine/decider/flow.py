@@ -213,6 +213,36 @@ def grant(draft: Draft, task: TaskState) -> None:
     _put_on_queue(draft, task.reference)
 
 
+def change_queue(draft: Draft, task: TaskState, code: ReasonCode, reason: str, **changes: Any) -> None:
+    """Put a waiting task on the queue that ``changes`` (fields of TaskState) make of it; its hand-out is void.
+
+    What waits for a delay goes there when that is over.
+    """
+    if task.waiting_for is WaitingFor.DELAY or task.waiting_for is WaitingFor.RESUME:
+        draft.move(task, Cause.MOVED, task.phase, code, reason=reason, **changes)
+        return
+    if task.holds_slot:
+        draft.outputs.append(slots.released(task, draft.now_ms))
+    free = evolve(task, holds_slot=False, resource=None, handed_out_at_ms=None)
+    ready = _on_queue(draft, evolve(free, **changes))
+    draft.move(
+        free,
+        Cause.MOVED,
+        task.phase,
+        code,
+        reason=reason,
+        waiting_for=ready.waiting_for,
+        # A number of its own even where nothing is handed out yet: no worker may start, and no grant may release, what
+        # went out before.
+        hand_out=task.hand_out + 1,
+        handed_out_at_ms=ready.handed_out_at_ms,
+        holds_slot=ready.holds_slot,
+        resource=ready.resource,
+        **changes,
+    )
+    _put_on_queue(draft, task.reference)
+
+
 def expect_delay(draft: Draft, task: TaskState) -> None:
     """The delay record came back a moment early: wait for the rest by deadline."""
     definition = draft.step(task).definition

@@ -30,7 +30,6 @@ from broker_engine.model.slots import (
     LimitTick,
     Line,
     Need,
-    Place,
     ReleaseSlot,
     RequestSlot,
     SlotStarted,
@@ -315,20 +314,6 @@ def usage(state: LimitState, now_ms: int, rules: LimitRules) -> dict[str, tuple[
     needs = {line: rules.needs(line) for line in state.shelves}
     used = _used(state, needs, now_ms)
     return {need.key: (need, used.get(need.key, 0)) for met in needs.values() for need in met}
-
-
-def place(state: LimitState, task_id: str, now_ms: int, rules: LimitRules) -> Place | None:
-    """Where a task stands in its line; None when it does not wait."""
-    hand_out = state.current.get(task_id)
-    entry = None if hand_out is None else state.entries[f"{task_id}/{hand_out}"]
-    if entry is None or entry.stage is not Stage.WAITING:
-        return None
-    ahead = bisect_right(state.shelves[entry.line].waiting, (rank(entry), entry.key)) - 1
-    used = _used(state, {line: rules.needs(line) for line in state.shelves}, now_ms)
-    for need in rules.needs(entry.line):
-        if used.get(need.key, 0) >= need.capacity:
-            return Place(need.kind, need.key, ahead)
-    return Place(WaitingFor.SLOT, None, ahead)
 
 
 class _Draft:

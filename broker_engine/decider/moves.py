@@ -30,6 +30,7 @@ class Cause(StrEnum):
     TIMED_OUT = "timed out"
     ALERTED = "alerted"
     WORKFLOW_ENDS = "workflow ends"
+    MOVED = "moved to another domain"
 
 
 _WAITING = (Phase.CREATED, Phase.RETRY_WAIT)
@@ -55,6 +56,7 @@ MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     **{(phase, Cause.TIMED_OUT): frozenset({Phase.TIMED_OUT, Phase.SUCCEEDED}) for phase in _LIVE},
     **{(phase, Cause.ALERTED): frozenset({phase}) for phase in _LIVE},
     **{(phase, Cause.WORKFLOW_ENDS): frozenset({Phase.CANCELED}) for phase in _LIVE},
+    **{(phase, Cause.MOVED): frozenset({phase}) for phase in (*_WAITING, Phase.QUEUED)},
 }
 
 

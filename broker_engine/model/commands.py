@@ -204,6 +204,22 @@ class GrantExpired(TaskCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoveTask(TaskCommand):
+    """Put a waiting task on the queue of another domain, and leave it there."""
+
+    domain: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerouteTask(TaskCommand):
+    """The domain that a task waits in has no worker, another one of its list has (D13)."""
+
+    domain: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost(Command):
     """A worker was not heard of for ten seconds, which ended at ``lost_at_ms``. On the log it concerns the partition
     that it stands in (its key says nothing more); the shell decides it for every workflow of the worker there."""
@@ -293,6 +309,8 @@ AnyCommand = (
     | GiveSlotBack
     | SlotGranted
     | GrantExpired
+    | MoveTask
+    | RerouteTask
     | WorkerLost
     | Tick
     | DeadlineReached

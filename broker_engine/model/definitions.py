@@ -86,6 +86,10 @@ class TaskDef:
     #: An expression; one task per resolved value is in progress.
     resource_lock: str | None = None
     on_worker_lost: OnWorkerLost = OnWorkerLost.TIME_OUT
+    #: Partitions of the queue's topic when it is made; 0: as the deciders are set.
+    queue_partitions: int = 0
+    #: Whether hand-outs go to the topic that such task types of a domain share, if the queue has no topic of its own.
+    shared_queue: bool = False
     #: The definition as it was registered, with every field of the contract, for reading back.
     document: Mapping[str, Json] = field(default_factory=dict, compare=False, repr=False)
 

@@ -102,13 +102,3 @@ class LimitTick(NamedTuple):
 #: What a decider tells the limiter.
 SlotMessage = RequestSlot | SlotStarted | ReleaseSlot
 LimitCommand = SlotMessage | LimitTick
-
-
-class Place(NamedTuple):
-    """Where a waiting task stands."""
-
-    waiting_for: WaitingFor
-    #: The first limit that is full; None when the task only waits for others before it.
-    limit: str | None
-    #: Tasks of its line that come first.
-    ahead: int

@@ -15,7 +15,7 @@ from broker_engine.log.ports import Record
 from broker_engine.model.commands import AnyCommand, GrantExpired, SlotGranted
 from broker_engine.model.slots import Entry, LimitCommand
 from broker_engine.wire.codecs import LIMIT_ENTRY
-from broker_engine.wire.limits import from_record, to_record
+from broker_engine.wire.limit_entries import from_record, to_record
 
 #: While anything waits the limits are looked at this often: they follow the newest definition.
 LOOK_EVERY_MS = 1_000

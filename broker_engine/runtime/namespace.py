@@ -69,7 +69,7 @@ def problems_of(log: Log, namespace: Namespace, record: NamespaceRecord) -> list
     try:
         existing = admin.topics()
         specs: dict[str, TopicSpec] = dict(namespace.fixed_topics())
-        queues = {name for name in existing if namespace.queue_of(name) is not None}
+        queues = {name for name in existing if namespace.is_schedule(name)}
         missing = sorted(name for name in specs if name not in existing)
         configs = admin.configs([name for name in (*specs, *queues) if name in existing])
     finally:

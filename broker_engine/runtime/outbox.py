@@ -81,7 +81,6 @@ class Outbox:
         self._partitions = partitions
         self._names = {topic: namespace.topic(topic) for topic in Topic}
         self._lanes = namespace.start_lanes()
-        self._schedules: dict[tuple[str, str], str] = {}
 
     def add(self, batch: Batch, decision: Decision, command: AnyCommand, partition: int) -> None:
         """Encode a decision.
@@ -207,8 +206,7 @@ class Outbox:
     def _schedule(self, output: Schedule, partition: int, execution: Execution | None) -> OutRecord:
         task = output.task
         assert execution is not None, "only a workflow schedules"
-        queue = (task.domain, task.task_type)
-        topic = self._schedules.get(queue) or self._schedules.setdefault(queue, self._namespace.schedule(*queue))
+        topic, partitions = self._queues.home(task.domain, task.task_type)
         value = codecs.SCHEDULED_TASK.encode(
             ScheduledTask(
                 task_id=task.task_id,
@@ -236,7 +234,7 @@ class Outbox:
             )
         )
         # A task id is a uuid5, so its first digits spread as evenly as a hash of it would.
-        spread = int(task.task_id[:8], 16) % self._queues.partition_count(*queue)
+        spread = int(task.task_id[:8], 16) % partitions
         return (topic, spread, task.task_id.encode(), value, _NONE)
 
     def _delay(self, output: Delay, command: AnyCommand, partition: int) -> OutRecord:

@@ -15,6 +15,7 @@ from immutables import Map
 from broker_engine.decider.deadlines import earliest_deadline_ms
 from broker_engine.model.definitions import WorkflowDef
 from broker_engine.model.state import Execution
+from broker_engine.runtime.choosers import Choosers
 from broker_engine.runtime.limits import Limits
 from broker_engine.runtime.store import FinishedStore
 from broker_engine.wire.codecs import TASK_STATE, WORKFLOW_STATE
@@ -64,6 +65,8 @@ class Partition:
     tick_outstanding: bool = False
     #: Of the one partition that decides the limits; empty in all others.
     limits: Limits = field(default_factory=Limits)
+    #: What may be re-routed to another domain.
+    choosers: Choosers = field(default_factory=Choosers)
 
     def execution(self, workflow_id: str, task_id: str | None = None) -> Execution | None:
         """A workflow; of a finished one only the named task is loaded (all that late commands ask about)."""

@@ -42,6 +42,8 @@ class Pollers:
         self._known: dict[bytes, tuple[str, Queue]] = {}
         self._queues: dict[Queue, dict[str, int]] = {}
         self._workers: dict[str, dict[Queue, int]] = {}
+        #: The last word about each queue, good-byes and silent workers included; the one heard of longest ago first.
+        self._heard: dict[Queue, int] = {}
         #: The largest LogAppendTime read.
         self.log_time_ms = 0
         #: When the topic was last written to again after an outage.
@@ -53,6 +55,10 @@ class Pollers:
     def last_seen_ms(self, domain: str, task_type: str) -> int | None:
         """When a worker of this queue was last heard of; None: there is none."""
         return max(self._queues.get((domain, task_type), {}).values(), default=None)
+
+    def last_heard_ms(self, domain: str, task_type: str) -> int | None:
+        """When any worker of this queue last said anything, good-byes included; None: not within the last hour."""
+        return self._heard.get((domain, task_type))
 
     def workers(self) -> dict[str, int]:
         """The last sign of life of every worker that has not said good-bye."""
@@ -90,9 +96,13 @@ class Pollers:
         except DecodeError as error:
             _log.warning("pollers.undecodable", offset=record.offset, error=str(error))
             return
+        queue = (presence.domain, presence.task_types)
+        self._heard.pop(queue, None)
+        self._heard[queue] = record.timestamp_ms
+        if len(self._heard) > MAX_KEPT:
+            del self._heard[next(iter(self._heard))]
         if presence.is_leaving:
             return
-        queue = (presence.domain, presence.task_types)
         self._known[key] = (presence.worker_id, queue)
         self._queues.setdefault(queue, {})[presence.worker_id] = record.timestamp_ms
         self._workers.setdefault(presence.worker_id, {})[queue] = record.timestamp_ms

@@ -54,6 +54,7 @@ from broker_engine.runtime.ownership import Mark
 from broker_engine.runtime.partition import Partition, waiting_for_topic
 from broker_engine.runtime.pollers import Pollers
 from broker_engine.runtime.queues import Queues
+from broker_engine.runtime.rerouting import Rerouting
 from broker_engine.runtime.retention import retire
 from broker_engine.runtime.takeover import Takeover, claim, member_id, release
 from broker_engine.runtime.ticker import Ticker
@@ -228,6 +229,7 @@ class Session:
             signer,
             partitions=processor._partitions,
             queue_partitions=self._settings.queue_partitions,
+            task_def=self._definitions.task_def,
             executor=processor._executor("queues", 1),
         )
         self._pollers = Pollers(self._log, self._namespace, processor._monotonic)
@@ -248,6 +250,14 @@ class Session:
         )
         self._clock = BrokerClock(processor._clock)
         self._losses = Losses(
+            self._log,
+            self._namespace,
+            signer,
+            self._pollers,
+            self._clock,
+            grace_ms=self._settings.session_timeout_ms,
+        )
+        self._rerouting = Rerouting(
             self._log,
             self._namespace,
             signer,
@@ -326,6 +336,7 @@ class Session:
         self._ticker.serve(self._partitions.values())
         self._pollers.read_on()
         self._losses.serve(self._partitions.values())
+        self._rerouting.serve(self._partitions.values())
 
     def _read(self) -> list[Record]:
         """The next batch: commands as they come, and starts by budget while there is room beside them."""
@@ -603,6 +614,9 @@ class Session:
         self._partitions[partition.number] = partition
         self._owner.active = frozenset(self._partitions)
         self._read_from(partition)
+        for execution in partition.live.values():
+            if execution.workflow.task_to_domain is not None:
+                partition.choosers.note(execution)
         for domain, task_type, workflow_id, reference, task_id in waiting_for_topic(partition.live.values()):
             self._queues.request(domain, task_type, (workflow_id, reference, task_id))
         _log.info("takeover.done", partition=partition.number, position=partition.position)
@@ -644,6 +658,7 @@ class Session:
         self._queues.close()
         self._pollers.close()
         self._losses.close()
+        self._rerouting.close()
         self._definitions.close()
         self._admin.close()
 

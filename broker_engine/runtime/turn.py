@@ -463,6 +463,8 @@ class Turn:
                 self._partitions[number].go_back(overlay.clocks)
 
     def _merge_execution(self, partition: Partition, workflow_id: str, execution: Execution) -> None:
+        if execution.workflow.task_to_domain is not None:
+            partition.choosers.note(execution)
         if execution.workflow.status.is_terminal:
             partition.live.pop(workflow_id, None)
             partition.finish(execution, self.batch.ended)

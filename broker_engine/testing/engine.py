@@ -16,6 +16,7 @@ from broker_engine.errors import LogError, NoAnswer
 from broker_engine.log.ports import BEGINNING, Delivery, Isolation, Record, TopicPartition
 from broker_engine.model.commands import (
     AnyCommand,
+    MoveTask,
     PutTaskDef,
     PutWorkflowDef,
     ReleaseWorkflow,
@@ -235,9 +236,16 @@ class Engine:
         command = PutWorkflowDef(key=str(definition["name"]), document=orjson.dumps(definition), **self.asked())
         self.ask(command)
 
-    def start(self, name: str, data: JsonObject | None = None, *, workflow_id: str | None = None) -> str:
+    def start(
+        self,
+        name: str,
+        data: JsonObject | None = None,
+        *,
+        workflow_id: str | None = None,
+        task_to_domain: Mapping[str, str] | None = None,
+    ) -> str:
         """Start a workflow by its definition's name; returns its id when it has started."""
-        return self.ask(self._start(name, data, workflow_id))
+        return self.ask(_in_domains(self._start(name, data, workflow_id), task_to_domain))
 
     def start_task(
         self,
@@ -250,8 +258,7 @@ class Engine:
         """Start one task alone."""
         definition = orjson.dumps(single_task_workflow(task_type))
         command = self._start(task_type, data, workflow_id, definition=definition)
-        domains = None if task_to_domain is None else orjson.dumps(dict(task_to_domain))
-        return self.ask(replace(command, task_to_domain=domains))
+        return self.ask(_in_domains(command, task_to_domain))
 
     def submit(self, name: str, data: JsonObject | None = None, *, workflow_id: str | None = None) -> str:
         """Send a start without running anything; returns the id that it will have."""
@@ -267,6 +274,13 @@ class Engine:
 
     def terminate(self, workflow_id: str, reason: str | None = None) -> None:
         self.ask(TerminateWorkflow(key=workflow_id, reason=reason, **self.asked()))
+
+    def move(self, workflow_id: str, domain: str, reference: str | None = None) -> None:
+        """Move a waiting task (the newest, or that of a reference) to another domain."""
+        tasks = self.workflow(workflow_id).tasks
+        task = [task for task in tasks if reference in (None, task.reference)][-1]
+        about: dict[str, Any] = {"reference": task.reference, "task_id": task.task_id, "hand_out": task.hand_out}
+        self.ask(MoveTask(key=workflow_id, domain=domain, **about, **self.asked()))
 
     def release(self, workflow_id: str) -> None:
         self.ask(ReleaseWorkflow(key=workflow_id, **self.asked()))
@@ -321,3 +335,7 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _in_domains(command: StartWorkflow, task_to_domain: Mapping[str, str] | None) -> StartWorkflow:
+    return command if task_to_domain is None else replace(command, task_to_domain=orjson.dumps(dict(task_to_domain)))

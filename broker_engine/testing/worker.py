@@ -64,6 +64,8 @@ class SteppedWorker:
     handler: Handler
     worker_id: str
     domain: str = DEFAULT_DOMAIN
+    #: Whether it reads the topic that task types of its domain share.
+    is_shared: bool = False
     takes_ms: Callable[[ScheduledTask], int] = lambda _work: 0
     behaves: Callable[[ScheduledTask], Behaviour] = lambda _work: Behaviour.ANSWERS
     #: Hand-outs whose function was run, in order.
@@ -89,11 +91,13 @@ class SteppedWorker:
         self._hear()
         if self._reader is None:
             topic = self.namespace.schedule(self.domain, self.task_type)
+            group = self.namespace.worker_group(self.domain, self.task_type)
+            if self.is_shared:
+                topic = self.namespace.shared_schedule(self.domain)
+                group = self.namespace.shared_worker_group(self.domain, self.task_type)
             if topic not in self.log.cluster.topics:
                 return
-            self._reader = self.log.group_reader(
-                self.namespace.worker_group(self.domain, self.task_type), client_id=self.worker_id
-            )
+            self._reader = self.log.group_reader(group, client_id=self.worker_id)
             self._reader.subscribe(topic)
         for record in self._reader.read(max_records, 0.0):
             if not self._take(record):
@@ -129,6 +133,8 @@ class SteppedWorker:
     def _take(self, record: Record) -> bool:
         """Start a hand-out; False when the worker dies instead."""
         work = SCHEDULED_TASK.decode(record.value)
+        if work.task_type != self.task_type:
+            return True
         behaviour = self.behaves(work)
         if behaviour is Behaviour.DIES_BEFORE_START:
             return False

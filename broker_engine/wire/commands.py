@@ -20,10 +20,12 @@ from broker_engine.model.commands import (
     GiveSlotBack,
     GrantExpired,
     IdempotencyStrategy,
+    MoveTask,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
+    RerouteTask,
     ResetCallbacks,
     SetCap,
     SlotGranted,
@@ -74,6 +76,8 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     GiveSlotBack: CommandType.RELEASE_SLOT,
     SlotGranted: CommandType.SLOT_GRANTED,
     GrantExpired: CommandType.GRANT_EXPIRED,
+    MoveTask: CommandType.MOVE_TASK,
+    RerouteTask: CommandType.REROUTE_TASK,
 }
 #: Commands that workers send under a token; a lease-less report (an operator finishing a task) is signed instead.
 WORKER_COMMANDS = frozenset(
@@ -218,6 +222,11 @@ def _about_grant(
     )
 
 
+def _about_domain(r: CommandRecord, common: Mapping[str, Any]) -> dict[str, Any]:
+    reference, task_id, domain = _need(r.reference, "reference"), _need(r.task_id, "taskId"), _need(r.domain, "domain")
+    return {**common, "reference": reference, "task_id": task_id, "hand_out": r.hand_out, "domain": domain}
+
+
 DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyCommand]] = {
     CommandType.START_WORKFLOW: _start,
     CommandType.TASK_STARTED: _started,
@@ -253,6 +262,10 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     ),
     CommandType.SLOT_GRANTED: _about_grant(SlotGranted),
     CommandType.GRANT_EXPIRED: _about_grant(GrantExpired),
+    CommandType.MOVE_TASK: lambda r, common: MoveTask(**_about_domain(r, common), reason=r.reason),
+    CommandType.REROUTE_TASK: lambda r, common: RerouteTask(
+        **_about_domain(r, common), reason=_need(r.reason, "reason")
+    ),
 }
 
 
@@ -404,6 +417,8 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             return slot._asdict()
         case WorkerLost():
             return {"worker_id": command.worker_id, "due_at_ms": command.lost_at_ms}
+        case MoveTask() | RerouteTask():
+            return {"domain": command.domain, "reason": command.reason}
         case DelayDue():
             return {"due_at_ms": command.due_at_ms}
         case TerminateWorkflow() | StopStarts():

@@ -27,6 +27,7 @@ from broker_engine.model.commands import (
     DeleteWorkflowDef,
     ExtendLease,
     IdempotencyStrategy,
+    MoveTask,
     PutTaskDef,
     PutWorkflowDef,
     ReleaseWorkflow,
@@ -37,20 +38,20 @@ from broker_engine.model.commands import (
     TerminateWorkflow,
 )
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
-from broker_engine.model.slots import Place
 from broker_engine.model.state import TaskState, WorkflowState
-from broker_engine.model.status import WaitingFor
 from broker_engine.model.stops import Stop, read_stop, stop_key
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.signing import Signer
-from broker_engine.worker.diagnosis import explain
+from broker_engine.worker.diagnosis import Explanation, diagnose
 from broker_engine.worker.limits import LimitInUse, LimitsView, caps
+from broker_engine.worker.queue_views import QueueViews
 from broker_engine.worker.replies import Answered, Courier, raise_for
 from broker_engine.worker.views import Views, WorkflowView
 
 #: How long a command may wait in the log before it is refused instead of carried out.
 COMMAND_LIFETIME_MS = 60_000
 DEFAULT_TIMEOUT = 15.0
+_MOVES_AT_A_TIME = 500
 JsonObject = Mapping[str, Any]
 
 
@@ -84,6 +85,8 @@ class Client:
         self._timeout = timeout
         self._courier = Courier(log, self._namespace, record.partitions, signer, f"client-{uuid.uuid4()}")
         self._views = Views(log, self._namespace, record.partitions)
+        #: What waits where, and who serves it.
+        self.queues = QueueViews(log, self._namespace, self._views)
 
     def __enter__(self) -> Self:
         return self
@@ -198,7 +201,7 @@ class Client:
 
     def limits_in_use(self) -> Sequence[LimitInUse]:
         """Every limit (of caps, task types, rates and locks) that counts something now or is waited for."""
-        return LimitsView(self._views, self.partitions).in_use(time.time_ns() // 1_000_000)
+        return LimitsView(self._views).in_use(time.time_ns() // 1_000_000)
 
     # --- workflows
 
@@ -349,6 +352,38 @@ class Client:
         """
         _check(self._courier.ask(ResetCallbacks(key=workflow_id, **self._common()), self._timeout))
 
+    def move_task(self, task_id: str, domain: str, reason: str | None = None) -> TaskState:
+        """Put a waiting task on the queue of another domain, where it stays; returns it as it was before.
+
+        Reads the task states of every partition to find the workflow.
+
+        Raises:
+            NotFound: there is no such task.
+            Conflict: it runs or has ended.
+        """
+        task = self._views.task(task_id)
+        _check(self._courier.ask(self._move(task, domain, reason), self._timeout))
+        return task
+
+    def move_tasks(
+        self, tasks: Sequence[TaskState], domain: str, reason: str | None = None
+    ) -> Iterator[tuple[TaskState, Answered]]:
+        """As ``move_task`` for tasks that are known, many at a time; each with its answer.
+
+        Raises:
+            NoAnswer: one got none.
+        """
+        for first in range(0, len(tasks), _MOVES_AT_A_TIME):
+            batch = tasks[first : first + _MOVES_AT_A_TIME]
+            futures = [self._courier.send(self._move(task, domain, reason)) for task in batch]
+            self.flush()
+            for task, future in zip(batch, futures, strict=True):
+                yield task, self._wait(future)
+
+    def _move(self, task: TaskState, domain: str, reason: str | None) -> MoveTask:
+        about: dict[str, Any] = {"reference": task.reference, "task_id": task.task_id, "hand_out": task.hand_out}
+        return MoveTask(key=task.workflow_id, domain=domain, reason=reason, **about, **self._common())
+
     def extend_lease(self, task_id: str) -> None:
         """Start the response clock of a running attempt anew; an ended one is left alone.
 
@@ -361,23 +396,18 @@ class Client:
         about: dict[str, Any] = {"reference": task.reference, "task_id": task_id, "hand_out": task.hand_out}
         _check(self._courier.ask(ExtendLease(key=task.workflow_id, **about, **self._common()), self._timeout))
 
-    def explain(self, task_id: str) -> tuple[TaskState, str]:
-        """A task, and what it does or waits for in one sentence.
+    def explain(self, name: str, reference: str | None = None) -> Explanation:
+        """What a task does or waits for, in one sentence, with what is known about it.
 
-        Reads the task states of every partition, and who serves its queue.
+        Reads the task states of every partition, who serves its queue, and the limits that it waits for.
+
+        Args:
+            name: the id of the task; with ``reference`` that of its workflow (the latest attempt is meant).
 
         Raises:
             NotFound: there is no such task.
         """
-        task = self._views.task(task_id)
-        last_poll_ms = None if task.is_terminal else self._views.last_poll_ms(task.domain, task.task_type)
-        return task, explain(task, last_poll_ms, time.time_ns() // 1_000_000, self.place(task))
-
-    def place(self, task: TaskState) -> Place | None:
-        """What a task that waits for a limit waits for; None for any other task."""
-        if task.waiting_for not in (WaitingFor.SLOT, WaitingFor.LOCK):
-            return None
-        return LimitsView(self._views, self.partitions).place(task.task_id, time.time_ns() // 1_000_000)
+        return diagnose(self._views, name, reference, time.time_ns() // 1_000_000)
 
     def flush(self, timeout: float = 30.0) -> int:
         """Wait until everything sent by ``start_async`` is in the log; returns how many are not."""

@@ -1,48 +1,144 @@
-"""Why a task is where it is, in one sentence."""
+"""Why a task is where it is, in one sentence, and what that sentence is made of."""
 
 from __future__ import annotations
 
-from broker_engine.model.slots import Place
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broker_engine.decider.deadlines import TIMEOUT_CODES
+from broker_engine.decider.limit_places import Standing, standing
+from broker_engine.decider.transfers import may_be_rerouted
+from broker_engine.errors import NotFound
 from broker_engine.model.state import TaskState
 from broker_engine.model.status import IN_HAND, Phase, WaitingFor
+from broker_engine.worker.limits import limit_rules
 from broker_engine.worker.presence import LOST_MS
+from broker_engine.worker.views import Heard, Views
+
+#: The deadlines that end something; the others only look after a task.
+_TIMEOUTS = frozenset(kind.value for kind in TIMEOUT_CODES)
 
 
-def explain(task: TaskState, last_poll_ms: int | None, now_ms: int, place: Place | None = None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """All that is known about why a task is where it is."""
+
+    task: TaskState
+    sentence: str
+    #: When a worker of its queue was last heard of (epoch milliseconds); None: not within the last hour.
+    last_poll_ms: int | None = None
+    #: Other domains that it may go to, and of these the ones with a live worker.
+    choices: tuple[str, ...] = ()
+    live_choices: tuple[str, ...] = ()
+    #: Of a task that waits for a limit.
+    standing: Standing | None = None
+    #: Why its workflow is kept still.
+    quarantine: str | None = None
+
+
+def diagnose(views: Views, name: str, reference: str | None, now_ms: int) -> Explanation:
+    """Look everything up. ``name``: a task id, or with ``reference`` the id of its workflow.
+
+    Raises:
+        NotFound: there is no such task.
+    """
+    task = views.task(name) if reference is None else _of_workflow(views, name, reference)
+    if task.is_terminal:
+        return Explanation(task=task, sentence=explain(task, None, now_ms))
+    heard = views.presence()
+    last_poll_ms = _last_poll_ms(heard, task.domain, task.task_type)
+    choices = (
+        tuple(d for d in task.domain_choices.split(",") if d and d != task.domain) if may_be_rerouted(task) else ()
+    )
+    live = tuple(domain for domain in choices if _lives(heard, domain, task.task_type, now_ms))
+    place = None
+    if task.waiting_for is WaitingFor.SLOT or task.waiting_for is WaitingFor.LOCK:
+        place = standing(views.limits(), task.task_id, now_ms, limit_rules(views))
+    quarantine = views.quarantine(task.workflow_id)
+    sentence = explain(task, last_poll_ms, now_ms, place=place, choices=choices, live_choices=live)
+    return Explanation(
+        task=task,
+        sentence=f"its workflow is in quarantine: {quarantine}" if quarantine else sentence,
+        last_poll_ms=last_poll_ms,
+        choices=choices,
+        live_choices=live,
+        standing=place,
+        quarantine=quarantine,
+    )
+
+
+def _of_workflow(views: Views, workflow_id: str, reference: str) -> TaskState:
+    view = views.workflow(workflow_id)
+    tasks = [task for task in view.tasks if task.run == view.workflow.run]
+    found = [task for task in tasks if task.reference == reference]
+    if not found:
+        there = ", ".join(dict.fromkeys(task.reference for task in tasks))
+        raise NotFound(f"workflow {workflow_id} has no task {reference} (yet); there are {there}")
+    return found[-1]
+
+
+def _last_poll_ms(heard: Sequence[Heard], domain: str, task_type: str) -> int | None:
+    queue = (domain, task_type)
+    return max((h.at_ms for h in heard if (h.presence.domain, h.presence.task_types) == queue), default=None)
+
+
+def _lives(heard: Sequence[Heard], domain: str, task_type: str, now_ms: int) -> bool:
+    staying = [h for h in heard if not h.presence.is_leaving]
+    last_ms = _last_poll_ms(staying, domain, task_type)
+    return last_ms is not None and last_ms > now_ms - LOST_MS
+
+
+# --- the sentence
+
+
+def explain(
+    task: TaskState,
+    last_poll_ms: int | None,
+    now_ms: int,
+    *,
+    place: Standing | None = None,
+    choices: Sequence[str] = (),
+    live_choices: Sequence[str] = (),
+) -> str:
     """What a task does or waits for.
 
     Args:
         last_poll_ms: when a worker of the task's queue was last heard of, None if never (epoch milliseconds, as
             ``now_ms``).
-        place: what the limiter says of it, if it was asked.
+        place: where it stands among those that wait for its limits.
+        choices: other domains that it may go to.
+        live_choices: those of them in which a worker lives.
     """
     if task.is_terminal:
         return f"{task.status}: {task.reason}" if task.reason else f"{task.status}"
     if task.phase in IN_HAND:
-        return _running(task, now_ms)
+        since_ms = task.started_at_ms if task.started_at_ms is not None else task.updated_at_ms
+        does = "prepares" if task.phase is Phase.STARTING else task.phase.lower()
+        text = f"{does} on worker {task.worker_id} for {_seconds(now_ms - since_ms)}"
+        return text + _deadline(task, now_ms)
     match task.waiting_for:
         case WaitingFor.DELAY:
-            return f"{_delay(task)} in {_seconds((task.due_at_ms or now_ms) - now_ms)}"
+            text = f"{_delay(task)} in {_seconds((task.due_at_ms or now_ms) - now_ms)}"
         case WaitingFor.TOPIC:
-            return f"waits for the topic of its queue {task.domain}/{task.task_type} to be made"
+            text = f"waits for the topic of its queue {task.domain}/{task.task_type} to be made"
         case WaitingFor.WORKER:
-            return _queued(task, last_poll_ms, now_ms)
-        case WaitingFor.SLOT | WaitingFor.LOCK:
-            return _limited(task, place)
+            text = _queued(task, last_poll_ms, now_ms) + _elsewhere(last_poll_ms, now_ms, choices, live_choices)
+        case WaitingFor.SLOT:
+            text = _in_line(task, place, now_ms)
+        case WaitingFor.LOCK:
+            text = _locked_out(task, place)
         case None:
-            return f"{task.phase}"
+            text = f"{task.phase}"
         case _:
             by = f", paused by {task.paused_by}" if task.paused_by else ""
-            return f"waits for {task.waiting_for}{by}"
+            text = f"waits for {task.waiting_for}{by}"
+    return text + _deadline(task, now_ms)
 
 
-def _running(task: TaskState, now_ms: int) -> str:
-    since_ms = task.started_at_ms if task.started_at_ms is not None else task.updated_at_ms
-    does = "running" if task.phase is Phase.RUNNING else "prepares"
-    text = f"{does} on worker {task.worker_id} for {_seconds(now_ms - since_ms)}"
-    if task.next_deadline is None or task.next_deadline_at_ms is None:
-        return text
-    return f"{text}, {task.next_deadline} time-out in {_seconds(task.next_deadline_at_ms - now_ms)}"
+def _deadline(task: TaskState, now_ms: int) -> str:
+    if task.next_deadline not in _TIMEOUTS or task.next_deadline_at_ms is None:
+        return ""
+    return f", {task.next_deadline} time-out in {_seconds(task.next_deadline_at_ms - now_ms)}"
 
 
 def _delay(task: TaskState) -> str:
@@ -50,28 +146,62 @@ def _delay(task: TaskState) -> str:
     return names.get(task.phase, "hand-out")
 
 
+def _is_silent(last_poll_ms: int | None, now_ms: int) -> bool:
+    return last_poll_ms is None or now_ms - last_poll_ms > LOST_MS
+
+
 def _queued(task: TaskState, last_poll_ms: int | None, now_ms: int) -> str:
     """On its queue: the workers are absent, or busy."""
     queue = f"task type {task.task_type} in domain {task.domain}"
     if last_poll_ms is None:
         return f"no worker has polled {queue} yet"
-    if now_ms - last_poll_ms > LOST_MS:
+    if _is_silent(last_poll_ms, now_ms):
         return f"no worker has polled {queue} for {_seconds(now_ms - last_poll_ms)}"
     since_ms = task.handed_out_at_ms if task.handed_out_at_ms is not None else task.updated_at_ms
     return f"waits for a free worker of {queue} for {_seconds(now_ms - since_ms)}"
 
 
-def _limited(task: TaskState, place: Place | None) -> str:
-    """Which limit holds it back: the first that is full, in the order in which they are taken."""
-    limit = place.limit if place is not None else None
-    kind, _, name = (limit or "").partition(" ")
-    if kind == "lock" or (place is None and task.waiting_for is WaitingFor.LOCK):
-        return f"waits for {task.resource}, which another task works on"
-    if kind == "rate":
-        return f"waits until the rate of task type {name} lets it in"
-    if limit is None:
+def _elsewhere(last_poll_ms: int | None, now_ms: int, choices: Sequence[str], live_choices: Sequence[str]) -> str:
+    if not choices or not _is_silent(last_poll_ms, now_ms):
+        return ""
+    if live_choices:
+        return f"; it will be re-routed to domain {live_choices[0]}, where one lives"
+    return f"; nor is there one in {' or '.join(choices)}, where it may go"
+
+
+def _in_line(task: TaskState, place: Standing | None, now_ms: int) -> str:
+    if place is None:
         return f"waits until the limits of task type {task.task_type} let it in"
-    return f"waits until the limit of {'task ' if kind == 'type' else ''}{limit} lets it in"
+    limit = place.limit
+    if limit is None:
+        return f"{_ordinal(place.position)} in line of task type {task.task_type}; its limits have room"
+    if limit.kind is WaitingFor.LOCK:
+        return _locked_out(task, place)
+    what, _, whose = limit.key.partition(" ")
+    about = {"type": f"task type {whose}", "rate": f"task type {whose}", "tenant": f"tenant {whose}"}.get(
+        what, limit.key
+    )
+    if limit.window_ms:
+        opens = "" if place.opens_at_ms is None else f", the next in {_seconds(place.opens_at_ms - now_ms)}"
+        starts = "1 start" if limit.capacity == 1 else f"{limit.capacity} starts"
+        return f"{_ordinal(place.position)} in line for {starts} per {limit.window_ms // 1_000} s of {about}{opens}"
+    slots = "1 slot" if limit.capacity == 1 else f"{limit.capacity} slots"
+    return f"{_ordinal(place.position)} in line for {slots} of {about}"
+
+
+def _locked_out(task: TaskState, place: Standing | None) -> str:
+    if place is None or not place.holders or place.limit is None or place.limit.kind is not WaitingFor.LOCK:
+        return f"waits for {task.resource}, which another task works on"
+    holder = place.holders[0]
+    nth = "" if place.position == 1 else f" ({_ordinal(place.position)} in line)"
+    held = f"held by task {holder.task_id} ({holder.reference} of workflow {holder.workflow_id})"
+    return f"waits for lock {task.resource}{nth} {held}"
+
+
+def _ordinal(number: int) -> str:
+    if 10 < number % 100 < 20:
+        return f"{number}th"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
 
 
 def _seconds(ms: int) -> str:

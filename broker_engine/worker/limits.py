@@ -7,14 +7,11 @@ from typing import NamedTuple
 import orjson
 
 from broker_engine.decider.definitions import parse_task_def
-from broker_engine.decider.limits import LimitRules, LimitState, place, restore, usage
+from broker_engine.decider.limits import LimitRules, usage
 from broker_engine.model.caps import Cap, read_cap, together
 from broker_engine.model.definitions import TaskDef
-from broker_engine.model.limits import LIMIT_KEY
-from broker_engine.model.slots import Entry, Place, Stage
-from broker_engine.topics import Topic, partition_of
-from broker_engine.wire.codecs import LIMIT_ENTRY
-from broker_engine.wire.limits import from_record
+from broker_engine.model.slots import Entry, Stage
+from broker_engine.topics import Topic
 from broker_engine.worker.views import Views
 
 
@@ -32,14 +29,9 @@ class LimitInUse(NamedTuple):
 class LimitsView:
     """The limiter's state and rules, read once from their topics."""
 
-    def __init__(self, views: Views, partitions: int) -> None:
-        values = views.values(Topic.LIMIT_STATE, partition_of(LIMIT_KEY, partitions))
-        self._state: LimitState = restore(from_record(LIMIT_ENTRY.decode(value)) for value in values.values())
-        self._rules = LimitRules(_TaskDefs(views), together(caps(views).values()))
-
-    def place(self, task_id: str, now_ms: int) -> Place | None:
-        """What a task waits for; None when it does not wait for a limit."""
-        return place(self._state, task_id, now_ms, self._rules)
+    def __init__(self, views: Views) -> None:
+        self._state = views.limits()
+        self._rules = limit_rules(views)
 
     def in_use(self, now_ms: int) -> list[LimitInUse]:
         """Every limit that counts something or is waited for, by name."""
@@ -54,6 +46,11 @@ class LimitsView:
 
     def _needs(self, entry: Entry) -> tuple[str, ...]:
         return tuple(need.key for need in self._rules.needs(entry.line))
+
+
+def limit_rules(views: Views) -> LimitRules:
+    """The limits in force: of the newest definitions, and the caps."""
+    return LimitRules(_TaskDefs(views), together(caps(views).values()))
 
 
 def caps(views: Views) -> dict[str, Cap]:

@@ -81,7 +81,9 @@ class QueueLoop:
         verdicts: Verdicts,
         presence: Presence,
         run: Callable[[TaskWorker, ScheduledTask, TaskContext, Callable[[], None]], None],
+        is_shared: bool = False,
     ) -> None:
+        """``is_shared``: read the topic that task types of this domain share, and pass over the others' records."""
         self._log = log
         self._task = task
         self._slots = slots
@@ -92,6 +94,12 @@ class QueueLoop:
         self._run_task = run
         self._topic = namespace.schedule(task.domain, task.name)
         self._group = namespace.worker_group(task.domain, task.name)
+        self._own_name: bytes | None = None
+        if is_shared:
+            # Every type has a group of its own there: in one group, a worker would swallow what it does not serve.
+            self._topic = namespace.shared_schedule(task.domain)
+            self._group = namespace.shared_worker_group(task.domain, task.name)
+            self._own_name = task.name.encode()
         self._commands = namespace.topic(Topic.COMMANDS)
         self._joined_at = 0.0
         self._away = False
@@ -185,12 +193,22 @@ class QueueLoop:
     def _take(self, records: list[Record]) -> None:
         """Send a start for each record, the highest priority first and the oldest of one first; wait for all deliveries
         once, then run or park."""
-        fetched = [(record, work) for record in records if (work := _decoded(record)) is not None]
+        fetched = [(record, work) for record in records if (work := self._decoded(record)) is not None]
         fetched.sort(key=lambda found: -found[1].priority)
         starts = [self._announce(record, work) for record, work in fetched]
         self._await(starts)
         for start in starts:
             self._begin(start)
+
+    def _decoded(self, record: Record) -> ScheduledTask | None:
+        if self._own_name is not None and self._own_name not in (record.value or b""):
+            return None  # another type's, without decoding it
+        try:
+            work = SCHEDULED_TASK.decode(record.value)
+        except DecodeError as error:
+            _log.error("worker.undecodable", topic=record.topic, offset=record.offset, error=str(error))
+            return None
+        return work if self._own_name is None or work.task_type == self._task.name else None
 
     def _await(self, starts: list[Start]) -> None:
         """Wait for every delivery report (success or failure; the producer gives up by itself)."""
@@ -307,14 +325,6 @@ class QueueLoop:
 
         self._verdicts.listen(work.task_id, lease, heard)
         self._run_task(self._task, work, context, ended)
-
-
-def _decoded(record: Record) -> ScheduledTask | None:
-    try:
-        return SCHEDULED_TASK.decode(record.value)
-    except DecodeError as error:
-        _log.error("worker.undecodable", topic=record.topic, offset=record.offset, error=str(error))
-        return None
 
 
 def _after(records: list[Record]) -> dict[TopicPartition, CommittedOffset]:

@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from broker_engine.decider.limits import LimitState, restore
 from broker_engine.errors import NotFound
 from broker_engine.log.ports import BEGINNING, Isolation, Log, Record, TopicPartition
+from broker_engine.model.limits import LIMIT_KEY
 from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.topics import Namespace, Topic, partition_of
-from broker_engine.wire.codecs import DEFINITION, PRESENCE, TASK_STATE, WORKFLOW_STATE
-from broker_engine.wire.records import Definition
+from broker_engine.wire.codecs import DEFINITION, LIMIT_ENTRY, PRESENCE, TASK_STATE, WORKFLOW_STATE
+from broker_engine.wire.limit_entries import from_record
+from broker_engine.wire.records import Definition, WorkerPresence
+from broker_engine.wire.states import peek_task
 
 
 class WorkflowView(NamedTuple):
@@ -30,6 +34,13 @@ class WorkflowView(NamedTuple):
     def output(self) -> dict[str, Any]:
         data: dict[str, Any] = orjson.loads(self.workflow.output) if self.workflow.output else {}
         return data
+
+
+class Heard(NamedTuple):
+    """The last word of a worker about one of its queues, and its LogAppendTime (epoch milliseconds)."""
+
+    presence: WorkerPresence
+    at_ms: int
 
 
 def read_all(log: Log, partitions: list[TopicPartition], each: Callable[[Record], None]) -> None:
@@ -102,18 +113,60 @@ class Views:
             raise NotFound(f"there is no task {task_id}")
         return TASK_STATE.decode(found[0])
 
-    def last_poll_ms(self, domain: str, task_type: str) -> int | None:
-        """When a worker of this queue was last heard of (epoch milliseconds); None if never, or long ago."""
-        heard: list[int] = []
+    def live_tasks(self) -> Iterator[TaskState]:
+        """Every attempt that has not ended; reads the task states of every partition."""
+        values: dict[bytes, bytes] = {}
+        tps = [self._tp(Topic.TASK_STATE, number) for number in range(self._partitions)]
 
         def see(record: Record) -> None:
-            if record.value is not None:
-                presence = PRESENCE.decode(record.value)
-                if (presence.domain, presence.task_types) == (domain, task_type):
-                    heard.append(record.timestamp_ms)
+            key = record.key or b""
+            if record.value is None or peek_task(record.value).is_terminal:
+                values.pop(key, None)
+            else:
+                values[key] = record.value
+
+        read_all(self._log, tps, see)
+        yield from map(TASK_STATE.decode, values.values())
+
+    def presence(self) -> list[Heard]:
+        """The last word of every worker about each of its queues, within the last hour."""
+        words: dict[bytes, Heard] = {}
+
+        def see(record: Record) -> None:
+            key = record.key or b""
+            if record.value is None:
+                words.pop(key, None)
+            else:
+                words[key] = Heard(PRESENCE.decode(record.value), record.timestamp_ms)
 
         read_all(self._log, [self._tp(Topic.WORKERS, 0)], see)
-        return max(heard, default=None)
+        return list(words.values())
+
+    def shared_types(self) -> frozenset[str]:
+        """Task types whose definition puts their hand-outs on a shared topic."""
+        found = self.definitions(Topic.TASK_DEFS)
+        return frozenset(name for name, known in found.items() if orjson.loads(known.document).get("sharedQueue"))
+
+    def limits(self) -> LimitState:
+        """Who waits for a slot or has one."""
+        values: dict[bytes, bytes] = {}
+        read_all(
+            self._log,
+            [self._tp(Topic.LIMIT_STATE, partition_of(LIMIT_KEY, self._partitions))],
+            lambda record: _keep(values, record),
+        )
+        return restore(from_record(LIMIT_ENTRY.decode(value)) for value in values.values())
+
+    def quarantine(self, workflow_id: str) -> str | None:
+        """Why a workflow is kept still, None if it is not."""
+        found: list[bytes | None] = [None]
+
+        def see(record: Record) -> None:
+            if record.key == workflow_id.encode():
+                found[0] = record.value
+
+        read_all(self._log, [self._tp(Topic.WORKFLOW_STATE, partition_of(workflow_id, self._partitions))], see)
+        return None if found[0] is None else WORKFLOW_STATE.decode(found[0]).quarantine
 
     def workflows(self) -> Iterator[WorkflowState]:
         """Every workflow, the newest first."""

@@ -31,6 +31,7 @@ from broker_engine.worker.context import (
     TaskFailed,
     TaskFailedForGood,
 )
+from broker_engine.worker.homes import Homes
 from broker_engine.worker.pools import Pools
 from broker_engine.worker.presence import Presence, Served
 from broker_engine.worker.queue_loop import QueueLoop
@@ -125,32 +126,28 @@ class Worker:
                 self._client.register_task(task.definition)
         verdicts = Verdicts(self._log, self._namespace, partitions, self.worker_id)
         presence = Presence(self._log, self._namespace, self.worker_id, self._writer, self._served)
-        loops = [
-            QueueLoop(
+        slots = {(task.domain, task.name): slots for task, slots in self._served}
+
+        def serve(task: TaskWorker, shared: bool) -> threading.Thread:
+            loop = QueueLoop(
                 self._log,
                 self._namespace,
                 task,
-                slots,
+                slots[task.domain, task.name],
                 worker_id=self.worker_id,
                 writer=self._writer,
                 verdicts=verdicts,
                 presence=presence,
                 run=self._run_task,
+                is_shared=shared,
             )
-            for task, slots in self._served
-        ]
+            return threading.Thread(target=loop.run, args=(self._stop,), name=f"queue {task.name}")
+
         verdicts.start()
         presence.start()
         self._heartbeats.start()
-        threads = [
-            threading.Thread(target=loop.run, args=(self._stop,), name=f"queue {task.name}")
-            for loop, (task, _) in zip(loops, self._served, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
         _log.info("worker.started", worker_id=self.worker_id, tasks=[task.name for task, _ in self._served])
-        for thread in threads:
-            thread.join()
+        Homes(self._log, self._namespace, [task for task, _ in self._served], serve).run(self._stop)
         self._drain()
         self._heartbeats.close()
         left = self._reports.close(5.0)

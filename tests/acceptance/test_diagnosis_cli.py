@@ -52,3 +52,30 @@ def test_a_lease_is_extended_by_id_and_only_of_a_known_task(engine: Cli, waiting
 def test_callbacks_are_reset_of_live_workflows_only(engine: Cli, waiting: dict[str, str]) -> None:
     assert engine("workflow", "reset-callbacks", waiting["workflow"]).code == 0
     assert engine("workflow", "reset-callbacks", "nobody").code == 3
+
+
+def test_what_waits_is_listed_moved_and_shown_where_it_went(engine: Cli) -> None:
+    name = f"moved{uuid.uuid4().hex[:6]}"
+    steps = [{"name": name, "taskReferenceName": "a", "optional": True}]
+    engine("workflow", "create", engine.file({"name": name, "tasks": steps}))
+    workflow_id = engine("workflow", "start", name).out.strip()
+
+    (found,) = (queue for queue in engine("queue", "list", "--json").json if queue["taskType"] == name)
+    assert (found["domain"], found["depth"], found["workers"], found["lastPoll"]) == ("default", 1, [], None)
+    moved = engine("queue", "move", "--queue", name, "--to", "eu", "--reason", "more room", "--json")
+    assert (moved.json["moved"], moved.json["refused"]) == (1, []), moved.err
+    (head,) = engine("queue", "show", f"eu/{name}", "--json").json["line"]
+    assert head["workflowId"] == workflow_id
+
+    engine("workflow", "terminate", workflow_id)
+    refused = engine("queue", "move", head["taskId"], "--to", "us", "--json")
+    assert refused.code == 4
+    assert refused.error["message"] == "the task is CANCELED already: only a waiting task can be moved"
+
+
+def test_a_served_queue_shows_its_worker_and_an_unknown_one_is_not_found(engine: Cli) -> None:
+    (worker,) = engine("queue", "show", "greet", "--json").json["workers"]
+    assert worker["capacity"] > 0
+
+    told = engine("queue", "show", "mars/greet", "--json")
+    assert (told.code, told.error["message"]) == (3, "there is no queue mars/greet; there is default/greet")

@@ -152,7 +152,7 @@ class Chaos:
 
     def check(self) -> dict[str, Any]:
         admin = self.log.admin()
-        queues = [name for name in admin.topics() if self.namespace.queue_of(name) is not None]
+        queues = [name for name in admin.topics() if self.namespace.is_schedule(name)]
         fixed = [Topic.COMMANDS, Topic.WORKFLOW_STATE, Topic.TASK_STATE, Topic.EVENTS]
         found = read_all(self.log, [*(self.namespace.topic(topic) for topic in fixed), *queues])
         records = promises.Records(self.namespace, found)

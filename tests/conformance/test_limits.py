@@ -24,6 +24,7 @@ from broker_engine.testing import Engine
 from broker_engine.topics import Topic, partition_of
 from broker_engine.wire.records import ScheduledTask
 from broker_engine.worker import TaskFailed
+from broker_engine.worker.diagnosis import diagnose
 from broker_engine.worker.limits import LimitInUse, LimitsView
 from tests.support import promises
 from tests.support.looking import attempts, committed, last, names_in, schedules, workflow
@@ -243,9 +244,9 @@ def test_what_a_capped_task_waits_for_is_named(engine: Engine) -> None:
     engine.run(1)
 
     (waits,) = (task for task in tasks(engine) if task.started_at_ms is None)
-    view = LimitsView(engine.views, engine.partitions)
-    place = view.place(waits.task_id, engine.clock.now_ms())
-    assert (waits.waiting_for, place and place.limit) == (WaitingFor.SLOT, "all tasks")
+    view = LimitsView(engine.views)
+    sentence = diagnose(engine.views, waits.task_id, None, engine.clock.now_ms()).sentence
+    assert (waits.waiting_for, sentence) == (WaitingFor.SLOT, "1st in line for 1 slot of all tasks")
     assert view.in_use(engine.clock.now_ms()) == [LimitInUse("all tasks", 1, 1, 1)]
 
 

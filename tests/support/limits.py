@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_engine.decider.limits import LimitDecision, LimitRules, LimitState, decide_limits, next_due_ms, place
+from broker_engine.decider.limits import LimitDecision, LimitRules, LimitState, decide_limits, next_due_ms
 from broker_engine.model.caps import EVERY_TENANT, Caps
 from broker_engine.model.definitions import TaskDef
-from broker_engine.model.slots import LimitCommand, LimitTick, Line, Place, ReleaseSlot, RequestSlot, SlotStarted
+from broker_engine.model.slots import LimitCommand, LimitTick, Line, ReleaseSlot, RequestSlot, SlotStarted
 from tests.builders import START_MS, a_task_def
 
 
@@ -77,6 +77,3 @@ class Limiter:
     @property
     def next_due_ms(self) -> int | None:
         return next_due_ms(self.state, self.now_ms, self.rules)
-
-    def place(self, task: str) -> Place | None:
-        return place(self.state, task, self.now_ms, self.rules)

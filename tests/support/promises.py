@@ -40,7 +40,7 @@ class Records:
 
     def schedules(self) -> Iterator[Record]:
         for name, records in self._by_topic.items():
-            if self.namespace.queue_of(name) is not None:
+            if self.namespace.is_schedule(name):
                 yield from records
 
     def tasks(self) -> Iterator[TaskState]:

@@ -103,7 +103,7 @@ class RunningEngine:
     def everything(self) -> list[Record]:
         """What the checkers of promises look at."""
         admin = self.log.admin()
-        queues = [name for name in admin.topics() if self.namespace.queue_of(name) is not None]
+        queues = [name for name in admin.topics() if self.namespace.is_schedule(name)]
         fixed = (Topic.COMMANDS, Topic.WORKFLOW_STATE, Topic.TASK_STATE, Topic.EVENTS)
         return self.records(*fixed, *queues)
 

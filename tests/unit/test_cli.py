@@ -120,6 +120,7 @@ COMMANDS = [
     *(["workflow", v] for v in ("create", "definitions", "start", "get", "list", "watch", "terminate")),
     *(["limits", verb] for verb in ("set", "clear", "list")),
     *(["topics", verb] for verb in ("list", "verify", "apply")),
+    *(["queue", verb] for verb in ("list", "show", "move")),
     *(["dead-letters", verb] for verb in ("list", "redrive")),
     ["config", "show"],
     ["decider"],
@@ -137,6 +138,11 @@ def test_every_command_explains_itself_with_an_example(command: list[str]) -> No
     assert ran.exit_code == 0
     assert f"broker-engine {' '.join(command)}" in ran.output.partition("Examples:")[2]
     assert all(option in ran.output for option in ("--kafka", "--ns", "--key", "--log-level"))
+
+
+@pytest.mark.parametrize("given", [[], ["some", "--queue", "greet"]])
+def test_a_move_is_about_a_task_or_a_queue(given: list[str]) -> None:
+    assert runner.invoke(app, ["queue", "move", *given, "--to", "eu"]).exit_code == 2
 
 
 def test_payloads_are_shown_as_the_json_they_hold() -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from broker_engine.decider.limits import AGING_MS, ASK_AFTER_MS, ASK_EVERY_MS, PATIENCE_MS
 from broker_engine.model.definitions import LimitScope
-from broker_engine.model.slots import Place, ReleaseSlot, SlotStarted
-from broker_engine.model.status import WaitingFor
+from broker_engine.model.slots import ReleaseSlot, SlotStarted
 from tests.support.limits import Limiter
 
 
@@ -240,25 +239,6 @@ def test_a_grant_is_asked_about_again_only_later() -> None:
 
 def test_nobody_asks_about_a_started_grant() -> None:
     assert not limited(concurrent_exec_limit=1).request("a").start("a").later(ASK_AFTER_MS).tick().expired
-
-
-# --- what can be seen ---------------------------------------------------------------------------------------------
-
-
-def test_the_place_names_the_full_limit_and_those_ahead() -> None:
-    limiter = limited(concurrent_exec_limit=1).request("a", "b", "c")
-
-    assert limiter.place("c") == Place(WaitingFor.SLOT, "type encode", 1)
-
-
-def test_a_task_that_waits_for_a_lock_says_so() -> None:
-    limiter = limited(concurrent_exec_limit=5).request("a", "b", resource="f1")
-
-    assert limiter.place("b") == Place(WaitingFor.LOCK, "lock f1", 0)
-
-
-def test_a_granted_task_has_no_place() -> None:
-    assert limited(concurrent_exec_limit=1).request("a").place("a") is None
 
 
 def test_an_end_that_overtakes_its_start_still_counts_for_the_rate() -> None:

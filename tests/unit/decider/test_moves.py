@@ -81,6 +81,7 @@ HAPPENINGS: dict[Cause, Callable[[Story], object]] = {
     Cause.TIMED_OUT: lambda story: story.later(60_000).deadline(),
     Cause.ALERTED: lambda story: story.later(60_000).deadline(),
     Cause.WORKFLOW_ENDS: lambda story: story.terminate(),
+    Cause.MOVED: lambda story: story.moved("elsewhere"),
 }
 
 

@@ -21,7 +21,9 @@ from broker_engine.model.commands import (
     DelayDue,
     ExtendLease,
     IdempotencyStrategy,
+    MoveTask,
     QueueReady,
+    RerouteTask,
     ResetCallbacks,
     TaskProgressed,
     TaskReported,
@@ -116,7 +118,7 @@ class AnyOrder(RuleBasedStateMachine):
         size = SMALL_PAYLOAD // 2 if text == "y" else 1
         data = b'{"t": "%s"}' % (text.encode() * size)
         client = asked(f"c{self.asked}", self.story.now_ms + 60_000)
-        return self.tell(a_start(strategy=strategy, input=data, **client))
+        return self.tell(a_start(strategy=strategy, input=data, task_to_domain=b'{"*": "eu, us"}', **client))
 
     @rule(target=seen, task=seen, wants=st.booleans(), worker=st.sampled_from(["w1", "w2"]))
     def take(self, task: TaskState, wants: bool, worker: str) -> Any:
@@ -169,6 +171,12 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(target=seen)
     def reset_callbacks(self) -> Any:
         return self.tell(ResetCallbacks(key="w"))
+
+    @rule(target=seen, task=seen, domain=st.sampled_from(["eu", "us"]), by_hand=often)
+    def move(self, task: TaskState, domain: str, by_hand: bool) -> Any:
+        if by_hand:
+            return self.tell(MoveTask(**self.about(task), domain=domain))
+        return self.tell(RerouteTask(**self.about(task), domain=domain, reason="nobody polls"))
 
     @rule(target=seen, task=seen, is_early=st.booleans())
     def delay(self, task: TaskState, is_early: bool) -> Any:
@@ -396,8 +404,10 @@ class Walk:
             machine.look_at_the_clocks()
         elif chance < 0.81:
             machine.time_passes(draw.choice([1, 300, 1_000, 5_000]))
-        elif chance < 0.86:
+        elif chance < 0.85:
             machine.delay(task, draw.random() < 0.5)
+        elif chance < 0.86:
+            machine.move(task, draw.choice(["eu", "us"]), draw.random() < 0.6)
         elif chance < 0.90:
             machine.topic_is_made(task)
         elif chance < 0.95:

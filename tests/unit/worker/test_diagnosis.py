@@ -2,7 +2,8 @@
 
 import pytest
 
-from broker_engine.model.slots import Place
+from broker_engine.decider.limit_places import Standing
+from broker_engine.model.slots import Entry, Line, Need, Stage
 from broker_engine.model.state import evolve
 from broker_engine.model.status import WaitingFor
 from broker_engine.worker.diagnosis import explain
@@ -73,23 +74,65 @@ def test_a_task_that_is_held_back_by_its_limits_says_so() -> None:
     assert explain(task, None, START_MS) == "waits until the limits of task type encode let it in"
 
 
-@pytest.mark.parametrize(
-    ("limit", "words"),
-    [
-        ("tenant acme", "the limit of tenant acme lets it in"),
-        ("all tasks", "the limit of all tasks lets it in"),
-        ("type encode", "the limit of task type encode lets it in"),
-        ("rate encode", "the rate of task type encode lets it in"),
-        (None, "the limits of task type encode let it in"),
-    ],
-)
-def test_asked_the_limiter_says_which_limit_holds_a_task_back(limit: str | None, words: str) -> None:
-    task = evolve(Story("a").start().task, waiting_for=WaitingFor.SLOT)
-
-    assert explain(task, None, START_MS, Place(WaitingFor.SLOT, limit, 0)) == f"waits until {words}"
-
-
 def test_a_task_that_waits_for_a_lock_names_the_resource() -> None:
     task = evolve(Story("a").start().task, waiting_for=WaitingFor.LOCK, resource="film.mov")
 
     assert explain(task, None, START_MS) == "waits for film.mov, which another task works on"
+
+
+WAITS = evolve(Story("a").start().task, waiting_for=WaitingFor.SLOT)
+HOLDER = Entry(Stage.STARTED, "T", 1, "W", "ref", Line("encode", "default"), 0, START_MS)
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        (Standing(Need("type encode", 3, WaitingFor.SLOT), 12), "12th in line for 3 slots of task type encode"),
+        (Standing(Need("type encode", 1, WaitingFor.SLOT), 21), "21st in line for 1 slot of task type encode"),
+        (Standing(Need("tenant acme", 2, WaitingFor.SLOT), 2), "2nd in line for 2 slots of tenant acme"),
+        (Standing(Need("all tasks", 9, WaitingFor.SLOT), 3), "3rd in line for 9 slots of all tasks"),
+        (
+            Standing(Need("rate encode", 1, WaitingFor.SLOT, 60_000), 1, opens_at_ms=START_MS + 2_500),
+            "1st in line for 1 start per 60 s of task type encode, the next in 2.5 s",
+        ),
+        (Standing(None, 1), "1st in line of task type encode; its limits have room"),
+    ],
+)
+def test_a_limited_task_says_where_it_stands(place: Standing, sentence: str) -> None:
+    assert explain(WAITS, None, START_MS, place=place) == sentence
+
+
+def test_a_task_that_waits_for_a_lock_says_who_has_it() -> None:
+    waits = evolve(WAITS, waiting_for=WaitingFor.LOCK, resource="film.mov")
+    lock = Need("lock film.mov", 1, WaitingFor.LOCK)
+
+    first = explain(waits, None, START_MS, place=Standing(lock, 1, (HOLDER,)))
+    third = explain(waits, None, START_MS, place=Standing(lock, 3, (HOLDER,)))
+
+    assert first == "waits for lock film.mov held by task T (ref of workflow W)"
+    assert third == "waits for lock film.mov (3rd in line) held by task T (ref of workflow W)"
+
+
+@pytest.mark.parametrize(
+    ("live", "sentence"),
+    [
+        (
+            ("eu",),
+            "no worker has polled task type encode in domain us for 30 s; "
+            "it will be re-routed to domain eu, where one lives",
+        ),
+        ((), "no worker has polled task type encode in domain us for 30 s; nor is there one in eu, where it may go"),
+    ],
+)
+def test_a_task_in_a_silent_domain_says_where_else_it_may_go(live: tuple[str, ...], sentence: str) -> None:
+    task = Story("a").start(task_to_domain=b'{"encode": "eu, us"}').task
+
+    said = explain(task, START_MS - 30_000, START_MS, choices=("eu",), live_choices=live)
+
+    assert said == sentence
+
+
+def test_whatever_waits_says_what_ends_the_wait() -> None:
+    story = Story(a_step("a", poll_timeout_seconds=60)).start()
+
+    assert said(story, 12_000).endswith(", poll time-out in 48 s")

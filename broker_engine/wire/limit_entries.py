@@ -1,4 +1,4 @@
-"""Entries of the limiter to records and back: flat on the wire."""
+"""The limiter's entries as the flat records of ``<ns>.limit-state``."""
 
 from __future__ import annotations
 
