@@ -161,6 +161,20 @@ DEFINITION_TOPICS: Mapping[str, Topic] = {
 
 SCHEDULE_SPEC = TopicSpec(key="task id", value="ScheduledTask", config=_delete(SCHEDULE_RETENTION_MS) | _LOG_TIME)
 
+#: Kept as long as the hand-outs that it is about; whoever comes later reads it from the start.
+CONTROL_SPEC = TopicSpec(
+    key="task id",
+    value="Control",
+    partitions=1,
+    config=_COMPACT
+    | _LOG_TIME
+    | {
+        "cleanup.policy": "compact,delete",
+        "retention.ms": str(SCHEDULE_RETENTION_MS),
+        "segment.bytes": str(1024 * 1024),
+    },
+)
+
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,59}")
 
 
@@ -232,6 +246,15 @@ class Namespace:
         domain, _, task_type = topic[len(prefix) :].partition(".")
         return decode_name(domain), decode_name(task_type)
 
+    def control(self, domain: str) -> str:
+        """The topic that tells the workers of a domain to stop."""
+        return f"{self.name}.control.{encode_name(domain)}"
+
+    def control_domain(self, topic: str) -> str | None:
+        """The domain of a control topic, None for any other topic."""
+        prefix = f"{self.name}.control."
+        return decode_name(topic[len(prefix) :]) if topic.startswith(prefix) else None
+
     def starts(self, lane: int) -> str:
         return f"{self.name}.starts.{lane}"
 
@@ -267,7 +290,7 @@ def markdown_table() -> str:
     rows = ["| topic | key | value | partitions | policy |", "|---|---|---|---|---|"]
     specs: list[tuple[str, TopicSpec]] = [(f"<ns>.{topic.value}", spec) for topic, spec in CATALOGUE.items()]
     specs += [(f"<ns>.starts.<0 to {START_LANES - 1}>", STARTS_SPEC)]
-    specs += [("<ns>.schedule.<domain>.<task type>", SCHEDULE_SPEC)]
+    specs += [("<ns>.schedule.<domain>.<task type>", SCHEDULE_SPEC), ("<ns>.control.<domain>", CONTROL_SPEC)]
     specs += [(f"<ns>.delay.<{', '.join(DELAY_TIERS)}>", delay_spec(LAST_HOP))]
     for name, spec in specs:
         partitions = "per queue" if spec is SCHEDULE_SPEC else str(spec.partitions or "P")

@@ -15,7 +15,7 @@ from typing import assert_never
 import orjson
 from immutables import Map
 
-from broker_engine.decider import deadlines, flow, grants, losses, progress, slots, steps
+from broker_engine.decider import cancels, deadlines, flow, grants, losses, pauses, progress, slots, steps
 from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
@@ -30,6 +30,8 @@ from broker_engine.model.commands import (
     AllowStarts,
     AnyCommand,
     AskForSlot,
+    AttemptPaused,
+    CancelTask,
     DeadlineReached,
     DelayDue,
     DeleteTaskDef,
@@ -38,11 +40,15 @@ from broker_engine.model.commands import (
     GiveSlotBack,
     GrantExpired,
     IdempotencyStrategy,
+    PauseTask,
+    PauseWorkflow,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
     ResetCallbacks,
+    ResumeTask,
+    ResumeWorkflow,
     SlotGranted,
     StartWorkflow,
     StopStarts,
@@ -103,6 +109,18 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             ignored = progress.extend_lease(draft, command)
         case ResetCallbacks():
             ignored = progress.reset_callbacks(draft, command)
+        case AttemptPaused():
+            ignored = pauses.attempt_paused(draft, command, _current(draft, command))
+        case CancelTask():
+            ignored = cancels.cancel(draft, command)
+        case PauseTask():
+            ignored = pauses.pause_task(draft, command)
+        case ResumeTask():
+            ignored = pauses.resume_task(draft, command)
+        case PauseWorkflow():
+            ignored = pauses.pause_workflow(draft, command)
+        case ResumeWorkflow():
+            ignored = pauses.resume_workflow(draft, command)
         case DelayDue():
             ignored = _delay_due(draft, command)
         case QueueReady():
@@ -327,6 +345,7 @@ def _current(
     | TaskReported
     | TaskProgressed
     | TaskStep
+    | AttemptPaused
     | DelayDue
     | QueueReady
     | SlotGranted
@@ -435,6 +454,8 @@ def _delay_due(draft: Draft, command: DelayDue) -> str | None:
     task = _current(draft, command)
     if isinstance(task, str):
         return task
+    if task.phase is Phase.PAUSED:
+        return pauses.delay_over(draft, command, task)
     if task.due_at_ms is None or task.phase not in deadlines.WAITING_PHASES:
         return f"the task is {task.phase}, it waits for no delay"
     rest_ms = task.due_at_ms - draft.now_ms

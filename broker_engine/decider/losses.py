@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from broker_engine.decider import flow
+from broker_engine.decider.deadlines import WITH_WORKER, response_clock_ms
 from broker_engine.decider.draft import Draft
 from broker_engine.model.commands import WorkerLost
 from broker_engine.model.definitions import OnWorkerLost
 from broker_engine.model.state import Execution, TaskState
-from broker_engine.model.status import Phase
 
 
 def lost_tasks(execution: Execution, worker_id: str, lost_at_ms: int) -> list[TaskState]:
@@ -21,8 +21,8 @@ def lost_tasks(execution: Execution, worker_id: str, lost_at_ms: int) -> list[Ta
         task
         for task in execution.tasks.values()
         if task.worker_id == worker_id
-        and task.phase is Phase.RUNNING
-        and (task.updated_at_ms if task.heartbeat_at_ms is None else task.heartbeat_at_ms) <= lost_at_ms
+        and task.phase in WITH_WORKER
+        and response_clock_ms(task) <= lost_at_ms
         and execution.definition.task(task.reference).definition.on_worker_lost is OnWorkerLost.TIME_OUT
     ]
 

@@ -29,14 +29,24 @@ class Cause(StrEnum):
     TIMED_OUT = "timed out"
     ALERTED = "alerted"
     WORKFLOW_ENDS = "workflow ends"
+    CANCELED = "canceled"
+    CANCEL_ASKED = "asked to stop"
+    PAUSE_ASKED = "asked to pause"
+    PAUSED = "paused"
+    RESUMED = "resumed"
 
 
 _WAITING = (Phase.CREATED, Phase.RETRY_WAIT)
-_LIVE = (*_WAITING, Phase.QUEUED, Phase.RUNNING)
+_LIVE = (*_WAITING, Phase.QUEUED, Phase.RUNNING, Phase.PAUSED)
+#: An attempt that was asked to stop and fails, however it does, ends as canceled and is not retried.
+_CANCELING_ENDS = (Cause.COMPLETED, Cause.FAILED, Cause.FAILED_TERMINALLY, Cause.CANCELED_BY_WORKER, Cause.TIMED_OUT)
 
 MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     # An input over the size limit ends a task as it appears; an optional one counts as done.
-    (None, Cause.APPEARS): frozenset({Phase.CREATED, Phase.RETRY_WAIT, Phase.QUEUED, Phase.FAILED, Phase.SUCCEEDED}),
+    # In a paused workflow it appears held.
+    (None, Cause.APPEARS): frozenset(
+        {Phase.CREATED, Phase.RETRY_WAIT, Phase.QUEUED, Phase.PAUSED, Phase.FAILED, Phase.SUCCEEDED}
+    ),
     **{(phase, Cause.DELAY_OVER): frozenset({Phase.QUEUED}) for phase in _WAITING},
     # A callback: its worker put it away for a while.
     (Phase.RUNNING, Cause.PUT_AWAY): frozenset({Phase.QUEUED}),
@@ -53,7 +63,20 @@ MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     **{(phase, Cause.CANCELED_BY_WORKER): frozenset({Phase.CANCELED, Phase.SUCCEEDED}) for phase in _LIVE},
     **{(phase, Cause.TIMED_OUT): frozenset({Phase.TIMED_OUT, Phase.SUCCEEDED}) for phase in _LIVE},
     **{(phase, Cause.ALERTED): frozenset({phase}) for phase in _LIVE},
-    **{(phase, Cause.WORKFLOW_ENDS): frozenset({Phase.CANCELED}) for phase in _LIVE},
+    **{(phase, Cause.WORKFLOW_ENDS): frozenset({Phase.CANCELED}) for phase in (*_LIVE, Phase.CANCELING)},
+    # Cancel: what waits ends at once, what runs is asked (B8).
+    **{
+        (phase, Cause.CANCELED): frozenset({Phase.CANCELED, Phase.SUCCEEDED})
+        for phase in (*_WAITING, Phase.QUEUED, Phase.PAUSED)
+    },
+    (Phase.RUNNING, Cause.CANCEL_ASKED): frozenset({Phase.CANCELING}),
+    **{(Phase.CANCELING, cause): frozenset({Phase.CANCELED, Phase.SUCCEEDED}) for cause in _CANCELING_ENDS},
+    (Phase.CANCELING, Cause.ALERTED): frozenset({Phase.CANCELING}),
+    # Pause: what waits is held at once, what runs from its next safe point (B9).
+    (Phase.RUNNING, Cause.PAUSE_ASKED): frozenset({Phase.RUNNING}),
+    **{(phase, Cause.PAUSED): frozenset({Phase.PAUSED}) for phase in (*_WAITING, Phase.QUEUED, Phase.RUNNING)},
+    (Phase.PAUSED, Cause.RESUMED): frozenset({Phase.QUEUED, *_WAITING}),
+    (Phase.RUNNING, Cause.RESUMED): frozenset({Phase.RUNNING}),
 }
 
 

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import structlog
 
+from broker_engine.decider.deadlines import WITH_WORKER
 from broker_engine.decider.domains import LIVE_MS
 from broker_engine.decider.losses import lost_tasks
 from broker_engine.errors import LogError
 from broker_engine.log.ports import Delivery, Log
 from broker_engine.model.commands import WorkerLost
-from broker_engine.model.status import Phase
 from broker_engine.runtime.clock import BrokerClock
 from broker_engine.runtime.partition import Partition
 from broker_engine.runtime.pollers import Pollers
@@ -125,7 +125,7 @@ class Losses:
         """The lost workers on which something of this partition ran."""
         for execution in partition.live.values():
             for task in execution.tasks.values():
-                if task.phase is not Phase.RUNNING or task.worker_id not in self._lost:
+                if task.phase not in WITH_WORKER or task.worker_id not in self._lost:
                     continue
                 if lost_tasks(execution, task.worker_id, self._lost[task.worker_id].at_ms):
                     yield task.worker_id

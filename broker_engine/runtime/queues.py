@@ -15,7 +15,7 @@ import structlog
 from broker_engine.errors import LogError
 from broker_engine.log.ports import Log, NewTopic
 from broker_engine.model.commands import QueueReady
-from broker_engine.topics import SCHEDULE_SPEC, Namespace, Topic, partition_of
+from broker_engine.topics import CONTROL_SPEC, SCHEDULE_SPEC, Namespace, Topic, partition_of
 from broker_engine.wire.commands import encode_command
 from broker_engine.wire.signing import Signer
 
@@ -47,6 +47,8 @@ class Queues:
         self._partitions = partitions
         self._queue_partitions = queue_partitions
         self._known: dict[Queue, int] = {}
+        #: Domains with their topic for what workers are told.
+        self._controls: set[str] = set()
         self._executor = executor
         self._writer = log.writer(client_id=f"{namespace.name}.queues")
         self._is_closed = False
@@ -54,6 +56,8 @@ class Queues:
     def start(self) -> None:
         """Read what exists."""
         self._refresh()
+        for domain in {domain for domain, _ in self._known} - self._controls:  # made by an earlier release
+            self.request_control(domain)
 
     def exists(self, domain: str, task_type: str) -> bool:
         return (domain, task_type) in self._known
@@ -64,6 +68,13 @@ class Queues:
     def request(self, domain: str, task_type: str, waiter: Waiter | None = None) -> None:
         """Make a queue's topic if need be, and wake the waiter when it exists."""
         self._executor.submit(self._serve, (domain, task_type), waiter)
+
+    def has_control(self, domain: str) -> bool:
+        """Whether the workers of a domain can be told anything."""
+        return domain in self._controls
+
+    def request_control(self, domain: str) -> None:
+        self._executor.submit(self._make_control, domain)
 
     def close(self) -> None:
         self._is_closed = True
@@ -77,6 +88,9 @@ class Queues:
                 found = self._namespace.queue_of(name)
                 if found is not None:
                     self._known[found] = partitions
+                domain = self._namespace.control_domain(name)
+                if domain is not None:
+                    self._controls.add(domain)
         finally:
             admin.close()
 
@@ -102,11 +116,28 @@ class Queues:
         )
         self._writer.poll(0.0)
 
-    def _make(self, made: Queue) -> None:
-        name = self._namespace.schedule(*made)
+    def _make_control(self, domain: str) -> None:
+        name = self._namespace.control(domain)
         admin = self._log.admin()
         try:
-            admin.create([NewTopic(name=name, partitions=self._queue_partitions, config=SCHEDULE_SPEC.config)])
+            admin.create([NewTopic(name=name, partitions=CONTROL_SPEC.partitions or 1, config=CONTROL_SPEC.config)])
+            self._controls.add(domain)
+        except LogError as error:
+            _log.warning("queues.cannot_create", queue=name, error=str(error))
+        finally:
+            admin.close()
+
+    def _make(self, made: Queue) -> None:
+        name, control = self._namespace.schedule(*made), self._namespace.control(made[0])
+        admin = self._log.admin()
+        try:
+            admin.create(
+                [
+                    NewTopic(name=control, partitions=CONTROL_SPEC.partitions or 1, config=CONTROL_SPEC.config),
+                    NewTopic(name=name, partitions=self._queue_partitions, config=SCHEDULE_SPEC.config),
+                ]
+            )
+            self._controls.add(made[0])
             self._known[made] = admin.topics()[name]
         finally:
             admin.close()
