@@ -457,9 +457,9 @@ def cause_of(command: AnyCommand, transition: Transition) -> Cause:
         return Cause.CANCELED_BY_WORKER
     if transition.from_phase is Phase.CANCELING and isinstance(command, TaskReported):
         return _CAUSES[command.status]
-    if transition.from_phase is Phase.CANCELING and isinstance(command, DeadlineReached):
-        if transition.reason_code in (ReasonCode.CANCEL_REQUESTED, ReasonCode.OPTIONAL_FAILED):
-            return Cause.TIMED_OUT
+    is_canceled = transition.reason_code in (ReasonCode.CANCEL_REQUESTED, ReasonCode.OPTIONAL_FAILED)
+    if transition.from_phase is Phase.CANCELING and isinstance(command, DeadlineReached) and is_canceled:
+        return Cause.TIMED_OUT
     if transition.reason_code in _CAUSES_BY_CODE:
         return _CAUSES_BY_CODE[transition.reason_code]
     if not isinstance(command, TaskReported):

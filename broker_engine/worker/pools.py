@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
+from broker_engine.worker.cleanup import clean_up, clean_up_async
+from broker_engine.worker.context import TaskContext
 from broker_engine.worker.task import TaskWorker
 
 
@@ -32,47 +34,90 @@ class Pools:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
 
-    def submit(self, task: TaskWorker, arguments: Callable[[], dict[str, Any]], done: Callable[[Any], None]) -> None:
-        """Run a task; ``done`` gets its result or its exception, in some thread of the pool.
+    def submit(
+        self,
+        task: TaskWorker,
+        context: TaskContext,
+        arguments: Callable[[], dict[str, Any]],
+        done: Callable[[Any], None],
+    ) -> None:
+        """Run a task and its clean-up; ``done`` gets its result or its exception, in some thread of the pool.
 
         ``arguments`` is called in the pool too: binding a large input is work.
         """
         if task.pool == "asyncio":
             assert self._loop is not None
-            asyncio.run_coroutine_threadsafe(self._run_async(task, arguments, done), self._loop)
+            asyncio.run_coroutine_threadsafe(self._run_async(task, context, arguments, done), self._loop)
         else:
             with self._lock:
                 self._backlog += 1
-            self._threads.submit(self._run, task, arguments, done)
+            self._threads.submit(self._run, task, context, arguments, done)
 
     def has_backlog(self) -> bool:
         """Whether tasks wait for a thread."""
         return self._backlog > 0
 
-    def _run(self, task: TaskWorker, arguments: Callable[[], dict[str, Any]], done: Callable[[Any], None]) -> None:
+    def _run(
+        self,
+        task: TaskWorker,
+        context: TaskContext,
+        arguments: Callable[[], dict[str, Any]],
+        done: Callable[[Any], None],
+    ) -> None:
         with self._lock:
             self._backlog -= 1
+        has_begun = False
         try:
+            given = arguments()
+            has_begun = True
             if task.pool == "process":
                 assert self._processes is not None
-                future: Future[Any] = self._processes.submit(task.function, **arguments())
+                future: Future[Any] = self._processes.submit(task.function, **given)
                 result = future.result()
             else:
-                result = task.function(**arguments())
+                result = task.function(**given)
         except BaseException as error:  # whatever a user's function raises is a result
-            done(error)
-        else:
-            done(result)
+            result = error
+        hooks = task.cleanups(context) if has_begun else ()
+        clean_up(hooks, task.cleanup_timeout_seconds, context.task_id)
+        done(result)
 
     async def _run_async(
-        self, task: TaskWorker, arguments: Callable[[], dict[str, Any]], done: Callable[[Any], None]
+        self,
+        task: TaskWorker,
+        context: TaskContext,
+        arguments: Callable[[], dict[str, Any]],
+        done: Callable[[Any], None],
     ) -> None:
+        has_begun = False
         try:
-            result = await task.function(**arguments())
+            given = arguments()
+            context._interrupt = self._interrupt_for(context)
+            context.check()  # told before it could be interrupted
+            has_begun = True
+            result = await task.function(**given)
+        except asyncio.CancelledError as error:
+            result = context._interrupted() or error
         except BaseException as error:  # as above
-            done(error)
-        else:
+            result = error
+        context._interrupt = None  # the clean-up is left alone
+        hooks = task.cleanups(context) if has_begun else ()
+        try:
+            await clean_up_async(hooks, task.cleanup_timeout_seconds, context.task_id)
+        finally:
             done(result)
+
+    def _interrupt_for(self, context: TaskContext) -> Callable[[], object]:
+        """Cancels the present asyncio task, called from any thread; without effect when its function has ended."""
+        running, loop = asyncio.current_task(), self._loop
+        assert running is not None
+        assert loop is not None
+
+        def cancel() -> None:
+            if context._interrupt is not None:
+                running.cancel()
+
+        return lambda: loop.call_soon_threadsafe(cancel)
 
     def close(self) -> None:
         """Wait for nothing: what still runs is reported by nobody (its response time-out retries it)."""

@@ -30,7 +30,9 @@ from broker_engine.worker.context import (
     TaskContext,
     TaskFailed,
     TaskFailedForGood,
+    TaskPaused,
 )
+from broker_engine.worker.controls import Controls
 from broker_engine.worker.pools import Pools
 from broker_engine.worker.presence import Presence, Served
 from broker_engine.worker.queue_loop import QueueLoop
@@ -89,6 +91,7 @@ class Worker:
         self._client = client
         self._resolve_secret = resolver(secrets)
         self._stop = threading.Event()
+        self._controls: Controls | None = None
         #: Starts and presence. Reports have a producer of their own, so that the flush of a start does not hurry them.
         self._writer = log.writer(client_id=self.worker_id, linger_ms=START_LINGER_MS)
         self._reports = Reports(log, self.worker_id, self._pools.has_backlog)
@@ -124,6 +127,7 @@ class Worker:
                 self._client.register_task(task.definition)
         verdicts = Verdicts(self._log, self._namespace, partitions, self.worker_id)
         presence = Presence(self._log, self._namespace, self.worker_id, self._writer, self._served)
+        controls = self._controls = Controls(self._log, self._namespace, [task.domain for task, _ in self._served])
         loops = [
             QueueLoop(
                 self._log,
@@ -134,12 +138,14 @@ class Worker:
                 writer=self._writer,
                 verdicts=verdicts,
                 presence=presence,
+                controls=controls,
                 run=self._run_task,
             )
             for task, slots in self._served
         ]
         verdicts.start()
         presence.start()
+        controls.start()
         self._heartbeats.start()
         threads = [
             threading.Thread(target=loop.run, args=(self._stop,), name=f"queue {task.name}")
@@ -157,6 +163,7 @@ class Worker:
             _log.warning("worker.reports_lost", reports=left)
         presence.close()
         verdicts.close()
+        controls.close()
         self._pools.close()
         self._writer.close()
         _log.info("worker.stopped", worker_id=self.worker_id, completed=self.completed, failed=self.failed)
@@ -183,26 +190,36 @@ class Worker:
 
     def _run_task(self, task: TaskWorker, work: ScheduledTask, context: TaskContext, ended: Callable[[], None]) -> None:
         signals = context._signals = Signals(work, context.lease, self.worker_id, self._send)
+        if self._controls is not None:
+            self._controls.listen(work.task_id, work.hand_out, context._hear)
         if task.heartbeat:
             self._heartbeats.watch(signals, work.response_timeout_ms)
 
         def done(result: Any) -> None:
             self._heartbeats.forget(signals)
+            if self._controls is not None:
+                self._controls.forget(work.task_id, work.hand_out)
             try:
                 self._report(work, context, result)
             finally:
                 ended()
 
         def arguments() -> dict[str, Any]:
+            context.check()  # stopped before it began
             if work.secrets:
                 context._secrets = resolved(work.secrets, self._resolve_secret)
             return task.arguments(work.input, context)
 
-        self._pools.submit(task, arguments, done)
+        self._pools.submit(task, context, arguments, done)
 
     def _report(self, work: ScheduledTask, context: TaskContext, result: Any) -> None:
         if isinstance(result, Superseded):
             _log.info("worker.superseded", task_id=work.task_id)
+            return
+        if isinstance(result, TaskPaused) and context._told is not None:
+            assert context._signals is not None, "it was given when the task began"
+            context._signals.pause()
+            _log.info("worker.task_paused", task_id=work.task_id)
             return
         if isinstance(result, InProgress):
             try:
