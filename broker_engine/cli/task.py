@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from broker_engine.cli import output
+from broker_engine.cli import output, requests
 from broker_engine.cli.definitions import read_definitions, store_all
 from broker_engine.cli.session import Session, command
 
@@ -104,3 +104,6 @@ def explain(session: Session, task_id: Annotated[str, typer.Argument(metavar="ID
         )
     else:
         output.line(f"{task.reference}: {sentence}")
+
+
+requests.add_to_tasks(app)

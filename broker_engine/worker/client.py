@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import orjson
 
@@ -21,24 +21,32 @@ from broker_engine.log.namespaces import open_existing
 from broker_engine.log.ports import Log
 from broker_engine.model.commands import (
     AllowStarts,
+    AnyCommand,
+    CancelTask,
     DeleteTaskDef,
     DeleteWorkflowDef,
     ExtendLease,
     IdempotencyStrategy,
+    PauseTask,
+    PauseWorkflow,
     PutTaskDef,
     PutWorkflowDef,
     ReleaseWorkflow,
     ResetCallbacks,
+    ResumeTask,
+    ResumeWorkflow,
     StartWorkflow,
     StopStarts,
+    TaskRequest,
     TerminateWorkflow,
 )
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
 from broker_engine.model.state import TaskState, WorkflowState
+from broker_engine.model.status import WaitingFor
 from broker_engine.model.stops import Stop, read_stop, stop_key
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.signing import Signer
-from broker_engine.worker.diagnosis import explain
+from broker_engine.worker.diagnosis import explain, explain_held
 from broker_engine.worker.replies import Answered, Courier, raise_for
 from broker_engine.worker.views import Views, WorkflowView
 
@@ -313,6 +321,65 @@ class Client:
         """
         _check(self._courier.ask(ResetCallbacks(key=workflow_id, **self._common()), self._timeout))
 
+    def pause(self, workflow_id: str, reason: str | None = None) -> str:
+        """Hand nothing of a workflow out until it is resumed; what runs goes on. Returns what came of it.
+
+        Raises:
+            NotFound: there is no such workflow.
+            Conflict: it has ended.
+        """
+        command = PauseWorkflow(key=workflow_id, reason=reason, **self._common())
+        return _check(self._courier.ask(command, self._timeout)).message
+
+    def resume(self, workflow_id: str) -> str:
+        """Let a paused workflow go on. Returns what came of it.
+
+        Raises:
+            NotFound: there is no such workflow.
+            Conflict: it is not paused.
+        """
+        return _check(self._courier.ask(ResumeWorkflow(key=workflow_id, **self._common()), self._timeout)).message
+
+    def cancel_task(self, target: str, reference: str | None = None, *, reason: str | None = None) -> str:
+        """End a task as CANCELED: a waiting one at once, a running one at its next safe point. Returns what came of it.
+
+        Args:
+            target: the workflow's id, or (without ``reference``) the task's, which is looked for in every partition.
+            reference: names the task in its workflow: its latest attempt is meant.
+
+        Raises:
+            NotFound: there is no such workflow or task.
+            Conflict: the id is that of an earlier attempt.
+        """
+        return self._request(CancelTask, target, reference, reason)
+
+    def pause_task(self, target: str, reference: str | None = None, *, reason: str | None = None) -> str:
+        """Hold a task until it is resumed: a running one from its next safe point. Arguments as ``cancel_task``.
+
+        Raises:
+            NotFound: there is no such workflow or task.
+            Conflict: it has ended, or is about to.
+        """
+        return self._request(PauseTask, target, reference, reason)
+
+    def resume_task(self, target: str, reference: str | None = None) -> str:
+        """Let a paused task go on. Arguments as ``cancel_task``.
+
+        Raises:
+            NotFound: there is no such workflow or task.
+            Conflict: it is not paused, or its workflow is.
+        """
+        return self._request(ResumeTask, target, reference, None)
+
+    def _request(self, kind: type[TaskRequest], target: str, reference: str | None, reason: str | None) -> str:
+        about: dict[str, Any] = {"key": target, "reference": reference}
+        if reference is None:
+            task = self._views.task(target)
+            about = {"key": task.workflow_id, "reference": task.reference, "task_id": target}
+        command = kind(**about, reason=reason, **self._common())
+        # The closed list of commands names the three kinds, not their base.
+        return _check(self._courier.ask(cast("AnyCommand", command), self._timeout)).message
+
     def extend_lease(self, task_id: str) -> None:
         """Start the response clock of a running attempt anew; an ended one is left alone.
 
@@ -334,6 +401,9 @@ class Client:
             NotFound: there is no such task.
         """
         task = self._views.task(task_id)
+        if task.waiting_for is WaitingFor.RESUME and task.paused_by is None:
+            workflow = self._views.workflow(task.workflow_id).workflow
+            return task, explain_held(task, workflow, time.time_ns() // 1_000_000)
         last_poll_ms = None if task.is_terminal else self._views.last_poll_ms(task.domain, task.task_type)
         return task, explain(task, last_poll_ms, time.time_ns() // 1_000_000)
 

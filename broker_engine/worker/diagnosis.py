@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_engine.model.state import TaskState
+from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.model.status import Phase, WaitingFor
 from broker_engine.worker.presence import LOST_MS
 
@@ -16,8 +16,16 @@ def explain(task: TaskState, last_poll_ms: int | None, now_ms: int) -> str:
     """
     if task.is_terminal:
         return f"{task.status}: {task.reason}" if task.reason else f"{task.status}"
+    if task.phase is Phase.CANCELING:
+        asked_ms = task.cancel_requested_at_ms if task.cancel_requested_at_ms is not None else task.updated_at_ms
+        return f"{_running(task, now_ms)}, {task.cancel_reason} {_seconds(now_ms - asked_ms)} ago"
     if task.phase is Phase.RUNNING:
-        return _running(task, now_ms)
+        asked = f", asked to pause ({task.reason})" if task.paused_by else ""
+        return f"{_running(task, now_ms)}{asked}"
+    if task.phase is Phase.PAUSED:
+        since = _seconds(now_ms - (task.paused_at_ms or now_ms))
+        how = f"broker-engine task resume {task.workflow_id} {task.reference}"
+        return f"{task.reason or 'paused'}, for {since}; resume with `{how}`"
     match task.waiting_for:
         case WaitingFor.DELAY:
             return f"{_delay(task)} in {_seconds((task.due_at_ms or now_ms) - now_ms)}"
@@ -32,8 +40,14 @@ def explain(task: TaskState, last_poll_ms: int | None, now_ms: int) -> str:
         case None:
             return f"{task.phase}"
         case _:
-            by = f", paused by {task.paused_by}" if task.paused_by else ""
-            return f"waits for {task.waiting_for}{by}"
+            return f"waits for {task.waiting_for}"
+
+
+def explain_held(task: TaskState, workflow: WorkflowState, now_ms: int) -> str:
+    """What a task waits for that its workflow's pause holds."""
+    since = _seconds(now_ms - (task.paused_at_ms or now_ms))
+    how = f"broker-engine workflow resume {workflow.workflow_id}"
+    return f"held for {since}: its workflow is {workflow.reason or 'paused'}; resume with `{how}`"
 
 
 def _running(task: TaskState, now_ms: int) -> str:
