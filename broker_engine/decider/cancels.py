@@ -68,7 +68,10 @@ def wanted(draft: Draft, command: TaskRequest) -> TaskState | str:
     workflow = draft.workflow
     task = draft.execution.tasks.get(command.reference)
     if task is None and workflow.status.is_terminal:  # of an ended workflow not every task is at hand
-        draft.answer(200 if isinstance(command, CancelTask) else 409, f"the workflow is {workflow.status} already")
+        ended = f"ended: the workflow is {workflow.status}"
+        draft.answer(
+            *((200, f"already {ended}") if isinstance(command, CancelTask) else (409, f"the task has {ended}"))
+        )
         return f"the workflow is {workflow.status} already"
     if task is None:
         return _refuse(draft, 404, _no_task(draft, command.reference))

@@ -32,7 +32,7 @@ class Pools:
         self._loop: asyncio.AbstractEventLoop | None = None
         if any(task.pool == "asyncio" for task in tasks):
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
+            threading.Thread(target=_serve, args=(self._loop,), name="asyncio", daemon=True).start()
 
     def submit(
         self,
@@ -126,3 +126,9 @@ class Pools:
             self._processes.shutdown(wait=False, cancel_futures=True)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped."""
+    loop.run_forever()
+    loop.close()
