@@ -168,6 +168,19 @@ SCHEDULE_SPEC = TopicSpec(key="task id", value="ScheduledTask", config=_delete(S
 
 #: In place of a task type: the topic that the rare types of a domain share. No task type is spelled so (model.names).
 SHARED = "-shared"
+#: Kept as long as the hand-outs that it is about; whoever comes later reads it from the start.
+CONTROL_SPEC = TopicSpec(
+    key="task id",
+    value="Control",
+    partitions=1,
+    config=_COMPACT
+    | _LOG_TIME
+    | {
+        "cleanup.policy": "compact,delete",
+        "retention.ms": str(SCHEDULE_RETENTION_MS),
+        "segment.bytes": str(1024 * 1024),
+    },
+)
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,59}")
 
@@ -254,9 +267,23 @@ class Namespace:
         domain, _, task_type = topic[len(self._schedules) :].partition(".")
         return decode_name(domain) if task_type == SHARED else None
 
+    def domain_of(self, topic: str) -> str:
+        """The domain of a topic with hand-outs."""
+        assert self.is_schedule(topic)
+        return decode_name(topic[len(self._schedules) :].partition(".")[0])
+
     @property
     def _schedules(self) -> str:
         return f"{self.name}.schedule."
+
+    def control(self, domain: str) -> str:
+        """The topic that tells the workers of a domain to stop."""
+        return f"{self.name}.control.{encode_name(domain)}"
+
+    def control_domain(self, topic: str) -> str | None:
+        """The domain of a control topic, None for any other topic."""
+        prefix = f"{self.name}.control."
+        return decode_name(topic[len(prefix) :]) if topic.startswith(prefix) else None
 
     def starts(self, lane: int) -> str:
         return f"{self.name}.starts.{lane}"
@@ -300,6 +327,7 @@ def markdown_table() -> str:
     specs += [
         ("<ns>.schedule.<domain>.<task type>", SCHEDULE_SPEC),
         (f"<ns>.schedule.<domain>.{SHARED}", SCHEDULE_SPEC),
+        ("<ns>.control.<domain>", CONTROL_SPEC),
     ]
     specs += [(f"<ns>.delay.<{', '.join(DELAY_TIERS)}>", delay_spec(LAST_HOP))]
     for name, spec in specs:

@@ -25,17 +25,24 @@ from broker_engine.decider.moves import Cause
 from broker_engine.model.caps import NO_CAPS, Cap, Caps, together
 from broker_engine.model.commands import (
     AnyCommand,
+    AttemptPaused,
+    CancelTask,
     DeadlineReached,
     DelayDue,
     ExtendLease,
     MoveTask,
+    PauseTask,
+    PauseWorkflow,
     QueueReady,
     ReleaseWorkflow,
     RerouteTask,
     ResetCallbacks,
+    ResumeTask,
+    ResumeWorkflow,
     StartWorkflow,
     TaskProgressed,
     TaskReported,
+    TaskRequest,
     TaskStarted,
     TaskStep,
     TerminateWorkflow,
@@ -43,7 +50,7 @@ from broker_engine.model.commands import (
 from broker_engine.model.decision import Answer, Confirm, Decision, Delay, Output, Schedule, Transition
 from broker_engine.model.definitions import TaskDef, WorkflowDef, WorkflowTask
 from broker_engine.model.state import Execution, TaskState, WorkflowState
-from broker_engine.model.status import SETUP_STEP, ReasonCode, ReportStatus, StepStatus
+from broker_engine.model.status import SETUP_STEP, Phase, ReasonCode, ReportStatus, StepStatus
 from broker_engine.model.stops import Stop, keys_against
 
 START_MS = 1_000_000
@@ -289,6 +296,36 @@ class Story:
     def terminate(self, reason: str | None = None, **fields: Any) -> Story:
         return self.send(TerminateWorkflow(key=self.workflow.workflow_id, reason=reason, **fields))
 
+    def cancel(self, reference: str | None = None, **fields: Any) -> Story:
+        """An operator cancels a task: the latest, unless another is named."""
+        return self._requested(CancelTask, reference, fields)
+
+    def pause(self, reference: str | None = None, **fields: Any) -> Story:
+        return self._requested(PauseTask, reference, fields)
+
+    def resume(self, reference: str | None = None, **fields: Any) -> Story:
+        return self._requested(ResumeTask, reference, fields)
+
+    def _requested(self, kind: type[TaskRequest], reference: str | None, fields: Mapping[str, Any]) -> Story:
+        about = {
+            "key": self.workflow.workflow_id,
+            "operator": "user:ann",
+            "reference": reference or self.task.reference,
+        }
+        return self.send(kind(**{**about, **fields}))
+
+    def paused(self, *, of: TaskState | None = None, **fields: Any) -> Story:
+        """The worker has stopped at a safe point."""
+        task = of or self.task
+        defaults = {"lease": task.lease or 0, "sequence": task.sequence + 1, "worker_id": task.worker_id}
+        return self.send(AttemptPaused(**{**defaults, **self._about(of), **fields}))
+
+    def pause_workflow(self, **fields: Any) -> Story:
+        return self.send(PauseWorkflow(**{"key": self.workflow.workflow_id, "operator": "user:ann", **fields}))
+
+    def resume_workflow(self, **fields: Any) -> Story:
+        return self.send(ResumeWorkflow(**{"key": self.workflow.workflow_id, "operator": "user:ann", **fields}))
+
     def release(self, **fields: Any) -> Story:
         return self.send(ReleaseWorkflow(key=self.workflow.workflow_id, **fields))
 
@@ -433,6 +470,21 @@ def cause_of(command: AnyCommand, transition: Transition) -> Cause:
     """What happened to a task, told from the outside: from the command and the transition it led to."""
     if transition.from_phase is None:
         return Cause.APPEARS
+    if isinstance(command, CancelTask):
+        return Cause.CANCEL_ASKED if transition.from_phase is Phase.RUNNING else Cause.CANCELED
+    if transition.reason_code is ReasonCode.PAUSE_REQUESTED:
+        return Cause.PAUSE_ASKED
+    if transition.to_phase is Phase.PAUSED and transition.from_phase is not Phase.PAUSED:
+        return Cause.PAUSED
+    if transition.reason_code is ReasonCode.RESUMED:
+        return Cause.PUT_AWAY if isinstance(command, AttemptPaused) else Cause.RESUMED
+    if transition.from_phase is Phase.CANCELING and isinstance(command, AttemptPaused | TaskProgressed):
+        return Cause.CANCELED_BY_WORKER
+    if transition.from_phase is Phase.CANCELING and isinstance(command, TaskReported):
+        return _CAUSES[command.status]
+    is_canceled = transition.reason_code in (ReasonCode.CANCEL_REQUESTED, ReasonCode.OPTIONAL_FAILED)
+    if transition.from_phase is Phase.CANCELING and isinstance(command, DeadlineReached) and is_canceled:
+        return Cause.TIMED_OUT
     if transition.reason_code in _CAUSES_BY_CODE:
         return _CAUSES_BY_CODE[transition.reason_code]
     if not isinstance(command, TaskReported):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from broker_engine.cli import output
+from broker_engine.cli import output, requests
 from broker_engine.cli.definitions import read_definitions, store_all
 from broker_engine.cli.session import Session, command
 from broker_engine.cli.shapes import explanation_json
@@ -105,3 +105,6 @@ def explain(
         output.json_out(explanation_json(found))
     else:
         output.line(f"{found.task.reference}: {found.sentence}")
+
+
+requests.add_to_tasks(app)

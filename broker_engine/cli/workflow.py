@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from broker_engine.cli import exits, output, shapes
+from broker_engine.cli import exits, output, requests, shapes
 from broker_engine.cli.definitions import read_definitions, store_all
 from broker_engine.cli.follow import follow
 from broker_engine.cli.session import Session, command, read_text
@@ -254,6 +254,9 @@ def reset_callbacks(session: Session, workflow_id: IdArgument) -> None:
         output.json_out({"workflowId": workflow_id, "status": "callbacks reset"})
     else:
         output.line(f"{workflow_id}: callbacks reset")
+
+
+requests.add_to_workflows(app)
 
 
 # --- how a workflow looks

@@ -3,7 +3,7 @@
 ``DEADLINES`` is the whole list, in the order in which they are looked at when several have passed (Conductor's order:
 total, task, poll, response), followed by the two backstops that keep a task from waiting on a lost record.
 Clocks (D3): poll runs from the hand-out, task from the first start of the attempt, response from the last sign of life,
-total from the first attempt's scheduling over all attempts.
+total from the first attempt's scheduling over all attempts. In a pause all but the total clock stand still (D29).
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def _total(task: TaskState, definition: TaskDef) -> int | None:
 
 def _task(task: TaskState, definition: TaskDef) -> int | None:
     seconds = definition.timeout_seconds
-    return task.started_at_ms + seconds * 1_000 if seconds > 0 and task.started_at_ms is not None else None
+    if seconds <= 0 or task.started_at_ms is None or task.paused_at_ms is not None:
+        return None
+    return task.started_at_ms + seconds * 1_000 + task.paused_ms
 
 
 def _poll(task: TaskState, definition: TaskDef) -> int | None:
@@ -60,9 +62,14 @@ def _poll(task: TaskState, definition: TaskDef) -> int | None:
 
 def _response(task: TaskState, definition: TaskDef) -> int | None:
     seconds = definition.response_timeout_seconds
-    if seconds <= 0 or task.phase not in IN_HAND:
+    if seconds <= 0 or task.paused_at_ms is not None or task.phase not in IN_HAND:
         return None
-    return (task.updated_at_ms if task.heartbeat_at_ms is None else task.heartbeat_at_ms) + seconds * 1_000
+    return response_clock_ms(task) + seconds * 1_000
+
+
+def response_clock_ms(task: TaskState) -> int:
+    """The last sign of life of a task that a worker has."""
+    return task.updated_at_ms if task.heartbeat_at_ms is None else task.heartbeat_at_ms
 
 
 def _delay(task: TaskState, _definition: TaskDef) -> int | None:

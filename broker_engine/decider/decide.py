@@ -16,7 +16,7 @@ from typing import assert_never
 import orjson
 from immutables import Map
 
-from broker_engine.decider import deadlines, flow, grants, losses, progress, slots, steps, transfers
+from broker_engine.decider import cancels, deadlines, flow, grants, losses, pauses, progress, slots, steps, transfers
 from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
@@ -31,6 +31,8 @@ from broker_engine.model.commands import (
     AllowStarts,
     AnyCommand,
     AskForSlot,
+    AttemptPaused,
+    CancelTask,
     ClearCap,
     DeadlineReached,
     DelayDue,
@@ -41,12 +43,16 @@ from broker_engine.model.commands import (
     GrantExpired,
     IdempotencyStrategy,
     MoveTask,
+    PauseTask,
+    PauseWorkflow,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
     RerouteTask,
     ResetCallbacks,
+    ResumeTask,
+    ResumeWorkflow,
     SetCap,
     SlotGranted,
     StartWorkflow,
@@ -64,7 +70,7 @@ from broker_engine.model.decision import Confirm, Decision, Delay, RememberStart
 from broker_engine.model.definitions import TimeoutPolicy, WorkflowDef
 from broker_engine.model.state import Execution, TaskState, WorkflowState
 from broker_engine.model.status import (
-    IN_HAND,
+    STARTED,
     Phase,
     ReasonCode,
     WaitingFor,
@@ -109,6 +115,18 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             ignored = progress.extend_lease(draft, command)
         case ResetCallbacks():
             ignored = progress.reset_callbacks(draft, command)
+        case AttemptPaused():
+            ignored = pauses.attempt_paused(draft, command, _current(draft, command))
+        case CancelTask():
+            ignored = cancels.cancel(draft, command)
+        case PauseTask():
+            ignored = pauses.pause_task(draft, command)
+        case ResumeTask():
+            ignored = pauses.resume_task(draft, command)
+        case PauseWorkflow():
+            ignored = pauses.pause_workflow(draft, command)
+        case ResumeWorkflow():
+            ignored = pauses.resume_workflow(draft, command)
         case DelayDue():
             ignored = _delay_due(draft, command)
         case QueueReady():
@@ -339,6 +357,7 @@ def _current(
     | TaskReported
     | TaskProgressed
     | TaskStep
+    | AttemptPaused
     | DelayDue
     | QueueReady
     | SlotGranted
@@ -377,7 +396,7 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
         if command.wants_confirmation:
             draft.outputs.append(_confirm(command, accepted=False, reason=str(reason)))
         return reason
-    is_takeover = task.phase in IN_HAND
+    is_takeover = task.phase in STARTED
     if is_takeover and task.worker_id is not None and task.lease is not None:
         draft.outputs.append(
             Confirm(
@@ -414,7 +433,7 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
 def _void_start(task: TaskState, command: TaskStarted) -> str | None:
     if command.hand_out != task.hand_out or not task.hand_out:
         return f"hand-out {command.hand_out} is void, the current one is {task.hand_out}"
-    if task.phase is not Phase.QUEUED and task.phase not in IN_HAND:
+    if task.phase is not Phase.QUEUED and task.phase not in STARTED:
         return f"the task is {task.phase}, not on its queue"
     if task.waiting_for in slots.WAITS:
         return f"hand-out {command.hand_out} is void, the task waits for its next slot"
@@ -451,6 +470,8 @@ def _delay_due(draft: Draft, command: DelayDue) -> str | None:
     task = _current(draft, command)
     if isinstance(task, str):
         return task
+    if task.phase is Phase.PAUSED:
+        return pauses.delay_over(draft, command, task)
     if task.due_at_ms is None or task.phase not in deadlines.WAITING_PHASES:
         return f"the task is {task.phase}, it waits for no delay"
     rest_ms = task.due_at_ms - draft.now_ms

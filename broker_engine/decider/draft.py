@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_engine.decider import slots
+from broker_engine.decider import controls, slots
 from broker_engine.decider.context import Context
 from broker_engine.decider.deadlines import next_deadline
 from broker_engine.decider.moves import MOVES, Cause
@@ -87,6 +87,8 @@ class Draft:
         if task.holds_slot and not slots.keeps(moved):
             self.outputs.append(slots.released(task, self.now_ms))
             moved = evolve(moved, holds_slot=False)
+        if (task.paused_by is not None or task.phase is Phase.CANCELING) and controls.is_over(task, moved):
+            self.outputs.append(controls.forget(task))
         return self._put(task.phase, moved, code, reason)
 
     def mark_retried(self, task: TaskState) -> TaskState:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from broker_engine.decider import slots
+from broker_engine.decider import controls, holds, slots
 from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
 from broker_engine.decider.documents import task_input, workflow_output
@@ -21,12 +21,13 @@ from broker_engine.decider.moves import Cause
 from broker_engine.decider.payload_schemas import payload_problem
 from broker_engine.decider.retries import is_fatal, retry_delay_ms
 from broker_engine.model.commands import TaskReported
-from broker_engine.model.decision import Delay, Schedule
+from broker_engine.model.decision import ControlKind, Delay, Schedule
 from broker_engine.model.definitions import TaskDef, TimeoutPolicy, WorkflowTask
 from broker_engine.model.limits import START_WITHIN_MS
 from broker_engine.model.state import TaskState, evolve
 from broker_engine.model.status import (
     FACTS,
+    STARTED,
     STATUSES_OF,
     TERMINAL_PHASES,
     Phase,
@@ -119,12 +120,18 @@ def _add(
     problem = _input_problem(draft, task)
     if problem is not None:
         return _refuse_input(draft, task, draft.step(task), *problem)
+    if holds.is_held(draft, task):
+        task = holds.as_held(draft, task)
+        if delay_ms <= 0:
+            draft.appear(task, code, reason)
+            return None
     if delay_ms <= 0:
         draft.appear(_on_queue(draft, task), code, reason)
         _put_on_queue(draft, task.reference)
         return None
     due_at_ms = draft.now_ms + delay_ms
-    draft.appear(evolve(task, due_at_ms=due_at_ms, waiting_for=WaitingFor.DELAY), code, reason)
+    waiting_for = WaitingFor.RESUME if task.phase is Phase.PAUSED else WaitingFor.DELAY
+    draft.appear(evolve(task, due_at_ms=due_at_ms, waiting_for=waiting_for), code, reason)
     draft.outputs.append(
         Delay(
             reference=task.reference,
@@ -331,6 +338,22 @@ def lose(draft: Draft, task: TaskState, reason: str) -> None:
     _fail(draft, task, ending, reason, {"waiting_for": None})
 
 
+def end_canceled(draft: Draft, task: TaskState) -> None:
+    """The worker of an attempt that was asked to stop has stopped."""
+    end_badly(draft, task, ENDINGS[ReportStatus.CANCELED], None, {"waiting_for": None})
+
+
+def end_badly(
+    draft: Draft,
+    task: TaskState,
+    ending: Ending,
+    reason: str | None,
+    changes: Mapping[str, Any],  # fields of TaskState
+) -> None:
+    """End a live attempt that did not succeed, from outside this module."""
+    _fail(draft, task, ending, reason, changes)
+
+
 def _timeout_reason(kind: DeadlineKind, definition: TaskDef) -> str:
     seconds = {
         DeadlineKind.TOTAL: definition.total_timeout_seconds,
@@ -358,6 +381,10 @@ def _fail(
 ) -> None:
     """End an attempt that did not succeed: retry it, count it as done (optional), or end the workflow."""
     step = draft.step(task)
+    if task.phase is Phase.CANCELING:
+        ending, reason = _as_canceled(task, ending, reason)
+    elif task.phase in STARTED and ending.cause is Cause.TIMED_OUT:
+        draft.outputs.append(controls.tell(task, ControlKind.SUPERSEDED, reason))
     retry = _next_attempt(draft, task, step) if may_retry and FACTS[ending.status].is_retriable else None
     limit = _missed_limit(draft, task, step.definition, retry.delay_ms) if retry is not None else None
     if retry is not None and limit is None:
@@ -394,6 +421,13 @@ def _fail(
         _go_on(draft, ended)
         return
     _end_by_failure(draft, ended, code)
+
+
+def _as_canceled(task: TaskState, ending: Ending, reason: str | None) -> tuple[Ending, str | None]:
+    """How an attempt ends that was asked to stop: canceled, whatever its worker (or its clock) says."""
+    told = "" if ending.status is TaskStatus.CANCELED else f"; it ended {ending.status}: {reason or 'no reason given'}"
+    ended = Ending(ending.cause, Phase.CANCELED, TaskStatus.CANCELED, ReasonCode.CANCEL_REQUESTED)
+    return ended, f"{task.cancel_reason}{told}"
 
 
 class _Retry(NamedTuple):
@@ -440,6 +474,7 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         # What is completed is not done again (B6).
         steps=task.steps,
         checkpoint=task.checkpoint,
+        paused_by=task.paused_by,
     )
     return _Retry(again, delay_ms)
 
@@ -538,6 +573,8 @@ def _finish(
 ) -> None:
     for task in draft.execution.tasks.values():
         if not task.is_terminal:
+            if task.phase in STARTED:
+                draft.outputs.append(controls.tell(task, ControlKind.CANCEL, reason))
             draft.move(
                 task,
                 Cause.WORKFLOW_ENDS,

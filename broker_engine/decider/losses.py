@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker_engine.decider import flow
+from broker_engine.decider.deadlines import response_clock_ms
 from broker_engine.decider.draft import Draft
 from broker_engine.model.commands import WorkerLost
 from broker_engine.model.definitions import OnWorkerLost
@@ -22,7 +23,7 @@ def lost_tasks(execution: Execution, worker_id: str, lost_at_ms: int) -> list[Ta
         for task in execution.tasks.values()
         if task.worker_id == worker_id
         and task.phase in IN_HAND
-        and (task.updated_at_ms if task.heartbeat_at_ms is None else task.heartbeat_at_ms) <= lost_at_ms
+        and response_clock_ms(task) <= lost_at_ms
         and execution.definition.task(task.reference).definition.on_worker_lost is OnWorkerLost.TIME_OUT
     ]
 

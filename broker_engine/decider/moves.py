@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from broker_engine.model.status import IN_HAND, TERMINAL_PHASES, Phase
+from broker_engine.model.status import STARTED, TERMINAL_PHASES, Phase
 
 
 class Cause(StrEnum):
@@ -31,21 +31,31 @@ class Cause(StrEnum):
     ALERTED = "alerted"
     WORKFLOW_ENDS = "workflow ends"
     MOVED = "moved to another domain"
+    CANCELED = "canceled"
+    CANCEL_ASKED = "asked to stop"
+    PAUSE_ASKED = "asked to pause"
+    PAUSED = "paused"
+    RESUMED = "resumed"
 
 
 _WAITING = (Phase.CREATED, Phase.RETRY_WAIT)
-_LIVE = (*_WAITING, Phase.QUEUED, Phase.STARTING, Phase.RUNNING)
+_LIVE = (*_WAITING, Phase.QUEUED, Phase.STARTING, Phase.RUNNING, Phase.PAUSED)
+#: An attempt that was asked to stop and fails, however it does, ends as canceled and is not retried.
+_CANCELING_ENDS = (Cause.COMPLETED, Cause.FAILED, Cause.FAILED_TERMINALLY, Cause.CANCELED_BY_WORKER, Cause.TIMED_OUT)
 
 MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     # An input over the size limit ends a task as it appears; an optional one counts as done.
-    (None, Cause.APPEARS): frozenset({Phase.CREATED, Phase.RETRY_WAIT, Phase.QUEUED, Phase.FAILED, Phase.SUCCEEDED}),
+    # In a paused workflow it appears held.
+    (None, Cause.APPEARS): frozenset(
+        {Phase.CREATED, Phase.RETRY_WAIT, Phase.QUEUED, Phase.PAUSED, Phase.FAILED, Phase.SUCCEEDED}
+    ),
     **{(phase, Cause.DELAY_OVER): frozenset({Phase.QUEUED}) for phase in _WAITING},
     # A callback: its worker put it away for a while.
     **{(phase, Cause.PUT_AWAY): frozenset({Phase.QUEUED}) for phase in (Phase.STARTING, Phase.RUNNING)},
     (Phase.QUEUED, Cause.DELAY_OVER): frozenset({Phase.QUEUED}),
     (Phase.QUEUED, Cause.HANDED_OUT_AGAIN): frozenset({Phase.QUEUED}),
     # A second start of the same hand-out takes over the lease. STARTING: its worker runs a set-up first.
-    **{(phase, Cause.STARTED): IN_HAND for phase in (Phase.QUEUED, Phase.STARTING, Phase.RUNNING)},
+    **{(phase, Cause.STARTED): STARTED for phase in (Phase.QUEUED, Phase.STARTING, Phase.RUNNING)},
     (Phase.STARTING, Cause.PREPARED): frozenset({Phase.RUNNING}),
     # A never-started task may be finished by hand, as in Conductor. An output over the limit is a failure; a failed
     # optional task goes straight to SUCCEEDED (D25).
@@ -55,8 +65,24 @@ MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     **{(phase, Cause.CANCELED_BY_WORKER): frozenset({Phase.CANCELED, Phase.SUCCEEDED}) for phase in _LIVE},
     **{(phase, Cause.TIMED_OUT): frozenset({Phase.TIMED_OUT, Phase.SUCCEEDED}) for phase in _LIVE},
     **{(phase, Cause.ALERTED): frozenset({phase}) for phase in _LIVE},
-    **{(phase, Cause.WORKFLOW_ENDS): frozenset({Phase.CANCELED}) for phase in _LIVE},
-    **{(phase, Cause.MOVED): frozenset({phase}) for phase in (*_WAITING, Phase.QUEUED)},
+    **{(phase, Cause.MOVED): frozenset({phase}) for phase in (*_WAITING, Phase.QUEUED, Phase.PAUSED)},
+    **{(phase, Cause.WORKFLOW_ENDS): frozenset({Phase.CANCELED}) for phase in (*_LIVE, Phase.CANCELING)},
+    # Cancel: what waits ends at once, what runs is asked (B8).
+    **{
+        (phase, Cause.CANCELED): frozenset({Phase.CANCELED, Phase.SUCCEEDED})
+        for phase in (*_WAITING, Phase.QUEUED, Phase.PAUSED)
+    },
+    **{(phase, Cause.CANCEL_ASKED): frozenset({Phase.CANCELING}) for phase in (Phase.STARTING, Phase.RUNNING)},
+    **{(Phase.CANCELING, cause): frozenset({Phase.CANCELED, Phase.SUCCEEDED}) for cause in _CANCELING_ENDS},
+    (Phase.CANCELING, Cause.ALERTED): frozenset({Phase.CANCELING}),
+    # Pause: what waits is held at once, what runs from its next safe point (B9).
+    **{(phase, Cause.PAUSE_ASKED): frozenset({phase}) for phase in (Phase.STARTING, Phase.RUNNING)},
+    **{
+        (phase, Cause.PAUSED): frozenset({Phase.PAUSED})
+        for phase in (*_WAITING, Phase.QUEUED, Phase.STARTING, Phase.RUNNING)
+    },
+    (Phase.PAUSED, Cause.RESUMED): frozenset({Phase.QUEUED, *_WAITING}),
+    **{(phase, Cause.RESUMED): frozenset({phase}) for phase in (Phase.STARTING, Phase.RUNNING)},
 }
 
 

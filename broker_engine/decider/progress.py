@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from broker_engine.decider import flow
+from broker_engine.decider import flow, holds
 from broker_engine.decider.deadlines import DeadlineKind, next_deadline
 from broker_engine.decider.draft import Draft, reply
 from broker_engine.decider.identity import task_id as derive_task_id
@@ -37,7 +37,9 @@ def progressed(draft: Draft, command: TaskProgressed, task: TaskState | str) -> 
             flow.refuse_output(draft, task, code, reason)
             draft.answer(200, command.task_id)
             return None
-    if command.callback_after_ms > 0:
+    if command.callback_after_ms > 0 and task.phase is Phase.CANCELING:  # it has stopped
+        flow.end_canceled(draft, evolve(task, output=output, sequence=command.sequence, **_progress(command)))
+    elif command.callback_after_ms > 0:
         _call_back(draft, task, command, output)
     else:
         keep_alive(draft, evolve(task, output=output, sequence=command.sequence, **_progress(command)))
@@ -147,20 +149,25 @@ def _progress(command: TaskProgressed) -> dict[str, Any]:
 def _call_back(draft: Draft, task: TaskState, command: TaskProgressed, output: bytes | None) -> None:
     due_at_ms = draft.now_ms + command.callback_after_ms
     alerted = ",".join(kind for kind in task.alerted.split(",") if kind and kind != DeadlineKind.POLL)
+    is_held = holds.is_held(draft, task)
+    pause: dict[str, Any] = {}
+    if is_held:
+        pause["paused_at_ms"] = draft.now_ms if task.paused_at_ms is None else task.paused_at_ms
     draft.move(
         task,
-        Cause.PUT_AWAY,
-        Phase.QUEUED,
+        Cause.PAUSED if is_held else Cause.PUT_AWAY,
+        Phase.PAUSED if is_held else Phase.QUEUED,
         ReasonCode.CALLBACK,
         reason=command.reason,
         output=output,
-        waiting_for=WaitingFor.DELAY,
+        waiting_for=WaitingFor.RESUME if is_held else WaitingFor.DELAY,
         due_at_ms=due_at_ms,
         handed_out_at_ms=None,
         heartbeat_at_ms=None,
         lease=None,
         sequence=command.sequence,
         alerted=alerted,
+        **pause,
         **_progress(command),
     )
     draft.outputs.append(

@@ -14,12 +14,11 @@ from broker_engine.model.decision import TellLimiter
 from broker_engine.model.definitions import TaskDef, WorkflowTask
 from broker_engine.model.slots import Line, ReleaseSlot, RequestSlot, SlotStarted
 from broker_engine.model.state import Execution, TaskState, evolve
-from broker_engine.model.status import Phase, WaitingFor
+from broker_engine.model.status import IN_HAND, Phase, WaitingFor
 
 #: What a task waits for that has asked the limiter.
 WAITS = frozenset({WaitingFor.SLOT, WaitingFor.LOCK})
 _ON_QUEUE = frozenset({WaitingFor.SLOT, WaitingFor.LOCK, WaitingFor.WORKER})
-_WITH_WORKER = frozenset({Phase.STARTING, Phase.RUNNING, Phase.CANCELING})
 
 
 def is_limited(definition: TaskDef) -> bool:
@@ -81,7 +80,7 @@ def started(task: TaskState, now_ms: int) -> TellLimiter:
 
 def released(task: TaskState, now_ms: int) -> TellLimiter:
     """The hand-out is over; one that a worker had counts for the rate even if its start is told later than its end."""
-    started_at_ms = now_ms if task.phase in _WITH_WORKER else None
+    started_at_ms = now_ms if task.phase in IN_HAND else None
     return TellLimiter(slot=ReleaseSlot(task.task_id, number(task), started_at_ms))
 
 
@@ -92,4 +91,4 @@ def returned(task_id: str, hand_out: int) -> TellLimiter:
 
 def keeps(task: TaskState) -> bool:
     """Whether a task, after a move, still needs the slot that it holds."""
-    return task.phase in _WITH_WORKER or (task.phase is Phase.QUEUED and task.waiting_for in _ON_QUEUE)
+    return task.phase in IN_HAND or (task.phase is Phase.QUEUED and task.waiting_for in _ON_QUEUE)

@@ -161,6 +161,51 @@ class ResetCallbacks(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPaused(TaskCommand):
+    """The worker of a running attempt has stopped at a safe point, as it was asked to."""
+
+    lease: int
+    sequence: int
+    worker_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRequest(Command):
+    """What an operator wants of a task; ``task_id`` None: of its latest attempt, whichever that is."""
+
+    reference: str
+    task_id: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelTask(TaskRequest):
+    """End it as CANCELED: a waiting one at once, a running one at its next safe point."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseTask(TaskRequest):
+    """Hold it until it is resumed: a waiting one at once, a running one from its next safe point."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeTask(TaskRequest):
+    """Let a paused task go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseWorkflow(Command):
+    """Hand nothing out any more until it is resumed; what runs goes on, and its results count."""
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeWorkflow(Command):
+    """Let a paused workflow go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DelayDue(TaskCommand):
     """A delay record came due."""
 
@@ -302,6 +347,12 @@ AnyCommand = (
     | TaskStep
     | ExtendLease
     | ResetCallbacks
+    | AttemptPaused
+    | CancelTask
+    | PauseTask
+    | ResumeTask
+    | PauseWorkflow
+    | ResumeWorkflow
     | DelayDue
     | QueueReady
     | AskForSlot

@@ -6,6 +6,7 @@ Outputs are imperative and closed; the shell turns each into records of one tran
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from broker_engine.model.slots import SlotMessage
@@ -102,7 +103,27 @@ class TellLimiter:
     slot: SlotMessage
 
 
-Output = Schedule | Delay | Answer | Confirm | WriteDefinition | RememberStart | TellLimiter
+class ControlKind(StrEnum):
+    """What a worker is told about an attempt that it runs."""
+
+    CANCEL = "CANCEL"
+    PAUSE = "PAUSE"
+    #: The attempt has ended without it, or another worker has it.
+    SUPERSEDED = "SUPERSEDED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellWorker:
+    """Tell whoever has this hand-out to stop; ``kind`` None: what was told is over."""
+
+    task_id: str
+    domain: str
+    hand_out: int
+    kind: ControlKind | None
+    reason: str = ""
+
+
+Output = Schedule | Delay | Answer | Confirm | WriteDefinition | RememberStart | TellLimiter | TellWorker
 
 
 class Decision(NamedTuple):

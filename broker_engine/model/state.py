@@ -147,8 +147,9 @@ class TaskState(NamedTuple):
     #: Why a running task was asked to stop (B8).
     cancel_reason: str | None = None
     cancel_requested_at_ms: int | None = None
-    #: Who asked a task to pause; it does at its next safe point (B9).
+    #: Who asked a task to pause; it does at its next safe point (B9). None in a task that its workflow holds.
     paused_by: str | None = None
+    #: Since when its clocks stand still; set in a running task while its workflow is paused.
     paused_at_ms: int | None = None
     current_step: str | None = None
     steps: tuple[Step, ...] = ()
@@ -156,6 +157,8 @@ class TaskState(NamedTuple):
     checkpoint: bytes | None = None
     progress_done: int | None = None
     progress_total: int | None = None
+    #: How long the clock of `timeoutSeconds` has stood still in pauses.
+    paused_ms: int = 0
 
     @property
     def is_terminal(self) -> bool:

@@ -82,8 +82,10 @@ TERMINAL_PHASES: frozenset[Phase] = frozenset(
 )
 
 
-#: A worker has it and runs it, or prepares to.
-IN_HAND: frozenset[Phase] = frozenset({Phase.STARTING, Phase.RUNNING})
+#: A worker runs it, or prepares to.
+STARTED: frozenset[Phase] = frozenset({Phase.STARTING, Phase.RUNNING})
+#: A worker has it.
+IN_HAND: frozenset[Phase] = STARTED | {Phase.CANCELING}
 
 
 class WorkflowStatus(StrEnum):
@@ -170,6 +172,9 @@ class ReasonCode(StrEnum):
     WORKFLOW_TIMEOUT = "WORKFLOW_TIMEOUT"
     TIMEOUT_ALERT = "TIMEOUT_ALERT"
     CANCEL_REQUESTED = "CANCEL_REQUESTED"
+    PAUSE_REQUESTED = "PAUSE_REQUESTED"
+    PAUSED = "PAUSED"
+    RESUMED = "RESUMED"
     WORKFLOW_ENDED = "WORKFLOW_ENDED"
     ALL_TASKS_DONE = "ALL_TASKS_DONE"
     QUARANTINED = "QUARANTINED"

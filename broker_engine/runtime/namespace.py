@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from broker_engine.errors import UnsafeSettings
 from broker_engine.log.namespaces import check_key, read_record
 from broker_engine.log.ports import Log, NewTopic
-from broker_engine.topics import SCHEDULE_SPEC, Namespace, Topic, TopicSpec
+from broker_engine.topics import CONTROL_SPEC, SCHEDULE_SPEC, Namespace, Topic, TopicSpec
 from broker_engine.wire.codecs import NAMESPACE
 from broker_engine.wire.records import NamespaceRecord
 from broker_engine.wire.signing import Signer
@@ -71,7 +71,8 @@ def problems_of(log: Log, namespace: Namespace, record: NamespaceRecord) -> list
         specs: dict[str, TopicSpec] = dict(namespace.fixed_topics())
         queues = {name for name in existing if namespace.is_schedule(name)}
         missing = sorted(name for name in specs if name not in existing)
-        configs = admin.configs([name for name in (*specs, *queues) if name in existing])
+        controls = {name for name in existing if namespace.control_domain(name) is not None}
+        configs = admin.configs([name for name in (*specs, *queues, *controls) if name in existing])
     finally:
         admin.close()
     problems = [f"topic {name} is missing: run `broker-engine topics apply`" for name in missing]
@@ -86,6 +87,8 @@ def problems_of(log: Log, namespace: Namespace, record: NamespaceRecord) -> list
             problems += _config_problems(name, spec, configs[name])
     for name in sorted(queues):
         problems += _config_problems(name, SCHEDULE_SPEC, configs[name])
+    for name in sorted(controls):
+        problems += _config_problems(name, CONTROL_SPEC, configs[name])
     return problems
 
 

@@ -22,6 +22,7 @@ from broker_engine.model.decision import (
     RememberStart,
     Schedule,
     TellLimiter,
+    TellWorker,
     WriteDefinition,
 )
 from broker_engine.model.definitions import WorkflowDef
@@ -35,6 +36,7 @@ from broker_engine.wire.commands import COMMAND_TYPES, encode_command
 from broker_engine.wire.kinds import ReplyKind
 from broker_engine.wire.records import (
     Checkpoint,
+    Control,
     Definition,
     DefinitionSnapshot,
     DelayedCommand,
@@ -127,6 +129,8 @@ class Outbox:
                     records.append(self._remember(output, command, partition))
                 case TellLimiter():
                     told.append(output.slot)
+                case TellWorker():
+                    records += self._control(output)
                 case _:
                     assert_never(output)
         for topic, _, _, encoded, _ in records:
@@ -236,6 +240,16 @@ class Outbox:
         # A task id is a uuid5, so its first digits spread as evenly as a hash of it would.
         spread = int(task.task_id[:8], 16) % partitions
         return (topic, spread, task.task_id.encode(), value, _NONE)
+
+    def _control(self, output: TellWorker) -> list[OutRecord]:
+        """At most one record: without its topic (an older namespace) nobody is told, and the clocks end the attempt."""
+        if not self._queues.has_control(output.domain):
+            self._queues.request_control(output.domain)
+            return []
+        value = None
+        if output.kind is not None:
+            value = codecs.CONTROL.encode(Control(output.task_id, output.hand_out, output.kind, output.reason))
+        return [(self._namespace.control(output.domain), 0, output.task_id.encode(), value, _NONE)]
 
     def _delay(self, output: Delay, command: AnyCommand, partition: int) -> OutRecord:
         value = codecs.DELAYED_COMMAND.encode(

@@ -21,7 +21,7 @@ from broker_engine.errors import LogError
 from broker_engine.log.ports import Log, NewTopic
 from broker_engine.model.commands import QueueReady
 from broker_engine.model.definitions import TaskDef
-from broker_engine.topics import SCHEDULE_SPEC, Namespace, Topic, partition_of
+from broker_engine.topics import CONTROL_SPEC, SCHEDULE_SPEC, Namespace, Topic, partition_of
 from broker_engine.wire.commands import encode_command
 from broker_engine.wire.signing import Signer
 
@@ -64,6 +64,8 @@ class Queues:
         self._own: dict[Queue, Home] = {}
         #: By domain.
         self._shared: dict[str, Home] = {}
+        #: Domains with their topic for what workers are told.
+        self._controls: set[str] = set()
         self._executor = executor
         self._writer = log.writer(client_id=f"{namespace.name}.queues")
         self._is_closed = False
@@ -76,6 +78,8 @@ class Queues:
                 self._know(Home(topic, partitions))
         finally:
             admin.close()
+        for domain in {domain for domain, _ in self._own} - self._controls:  # made by an earlier release
+            self.request_control(domain)
 
     def exists(self, domain: str, task_type: str) -> bool:
         return (domain, task_type) in self._own or self._shared_home(domain, task_type) is not None
@@ -96,6 +100,13 @@ class Queues:
             wanted = Home(self._namespace.schedule(domain, task_type), partitions)
         self._executor.submit(self._serve, wanted, waiter)
 
+    def has_control(self, domain: str) -> bool:
+        """Whether the workers of a domain can be told anything."""
+        return domain in self._controls
+
+    def request_control(self, domain: str) -> None:
+        self._executor.submit(self._make_control, domain)
+
     def close(self) -> None:
         self._is_closed = True
         self._executor.shutdown(wait=True, cancel_futures=True)
@@ -112,6 +123,8 @@ class Queues:
             self._own[queue] = home
         elif domain is not None:
             self._shared[domain] = home
+        elif (told := self._namespace.control_domain(home.topic)) is not None:
+            self._controls.add(told)
 
     def _is_known(self, topic: str) -> bool:
         queue, domain = self._namespace.queue_of(topic), self._namespace.shared_domain_of(topic)
@@ -139,10 +152,30 @@ class Queues:
         )
         self._writer.poll(0.0)
 
-    def _make(self, wanted: Home) -> None:
+    def _make_control(self, domain: str) -> None:
+        name = self._namespace.control(domain)
         admin = self._log.admin()
         try:
-            admin.create([NewTopic(name=wanted.topic, partitions=wanted.partitions, config=SCHEDULE_SPEC.config)])
+            admin.create([NewTopic(name=name, partitions=CONTROL_SPEC.partitions or 1, config=CONTROL_SPEC.config)])
+            self._controls.add(domain)
+        except LogError as error:
+            _log.warning("queues.cannot_create", queue=name, error=str(error))
+        finally:
+            admin.close()
+
+    def _make(self, wanted: Home) -> None:
+        """A queue's topic, and with the first of its domain the one for what its workers are told."""
+        domain = self._namespace.domain_of(wanted.topic)
+        control = self._namespace.control(domain)
+        admin = self._log.admin()
+        try:
+            admin.create(
+                [
+                    NewTopic(name=control, partitions=CONTROL_SPEC.partitions or 1, config=CONTROL_SPEC.config),
+                    NewTopic(name=wanted.topic, partitions=wanted.partitions, config=SCHEDULE_SPEC.config),
+                ]
+            )
+            self._controls.add(domain)
             self._know(wanted._replace(partitions=admin.topics()[wanted.topic]))
         finally:
             admin.close()

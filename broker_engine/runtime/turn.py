@@ -28,6 +28,7 @@ from broker_engine.model.commands import (
     SlotGranted,
     StartWorkflow,
     TaskCommand,
+    TaskRequest,
     Tick,
     WorkerLost,
 )
@@ -172,7 +173,7 @@ class Turn:
         if isinstance(command, WorkerLost):
             self._worker_lost(partition, overlay, record, command)
             return
-        task_id = command.task_id if isinstance(command, TaskCommand) else None
+        task_id = command.task_id if isinstance(command, TaskCommand | TaskRequest) else None
         execution = self._changed(overlay, partition, command.key) or partition.execution(command.key, task_id)
         if execution is None and self._setting.partition_of(command.key, self._setting.partitions) != partition.number:
             self._dead_letter(record, f"key {command.key!r} does not belong to partition {partition.number}")

@@ -16,10 +16,15 @@ from broker_engine.errors import LogError, NoAnswer
 from broker_engine.log.ports import BEGINNING, Delivery, Isolation, Record, TopicPartition
 from broker_engine.model.commands import (
     AnyCommand,
+    CancelTask,
     MoveTask,
+    PauseTask,
+    PauseWorkflow,
     PutTaskDef,
     PutWorkflowDef,
     ReleaseWorkflow,
+    ResumeTask,
+    ResumeWorkflow,
     StartWorkflow,
     TerminateWorkflow,
 )
@@ -281,6 +286,22 @@ class Engine:
         task = [task for task in tasks if reference in (None, task.reference)][-1]
         about: dict[str, Any] = {"reference": task.reference, "task_id": task.task_id, "hand_out": task.hand_out}
         self.ask(MoveTask(key=workflow_id, domain=domain, **about, **self.asked()))
+
+    def cancel_task(self, workflow_id: str, reference: str, reason: str | None = None) -> str:
+        """As the client's; these five return what came of it."""
+        return self.ask(CancelTask(key=workflow_id, reference=reference, reason=reason, **self.asked()))
+
+    def pause_task(self, workflow_id: str, reference: str, reason: str | None = None) -> str:
+        return self.ask(PauseTask(key=workflow_id, reference=reference, reason=reason, **self.asked()))
+
+    def resume_task(self, workflow_id: str, reference: str) -> str:
+        return self.ask(ResumeTask(key=workflow_id, reference=reference, **self.asked()))
+
+    def pause(self, workflow_id: str, reason: str | None = None) -> str:
+        return self.ask(PauseWorkflow(key=workflow_id, reason=reason, **self.asked()))
+
+    def resume(self, workflow_id: str) -> str:
+        return self.ask(ResumeWorkflow(key=workflow_id, **self.asked()))
 
     def release(self, workflow_id: str) -> None:
         self.ask(ReleaseWorkflow(key=workflow_id, **self.asked()))

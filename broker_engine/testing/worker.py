@@ -11,13 +11,14 @@ import orjson
 
 from broker_engine.errors import LogError, Retriable
 from broker_engine.log.memory import MemoryLog
-from broker_engine.log.ports import END, CommittedOffset, Delivery, GroupReader, Record, TopicPartition
-from broker_engine.model.commands import TaskReported, TaskStarted
+from broker_engine.log.ports import BEGINNING, END, CommittedOffset, Delivery, GroupReader, Record, TopicPartition
+from broker_engine.model.commands import AttemptPaused, TaskReported, TaskStarted
+from broker_engine.model.decision import ControlKind
 from broker_engine.model.limits import DEFAULT_DOMAIN
 from broker_engine.model.status import ReportStatus
 from broker_engine.testing.clock import FakeClock
 from broker_engine.topics import Namespace, Topic, partition_of
-from broker_engine.wire.codecs import REPLY, SCHEDULED_TASK
+from broker_engine.wire.codecs import CONTROL, REPLY, SCHEDULED_TASK
 from broker_engine.wire.commands import encode_command
 from broker_engine.wire.records import ScheduledTask
 from broker_engine.wire.signing import Signer
@@ -37,6 +38,7 @@ class Behaviour(StrEnum):
     STARTS_TWICE = "starts twice"
     DIES_BEFORE_START = "takes the record and dies"
     DIES_RUNNING = "dies while it runs"
+    HEARS_NOTHING = "never comes to a safe point"
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class _Running:
     lease: int
     report_at_ms: int
     behaviour: Behaviour
+    told: ControlKind | None = None
 
 
 @dataclass(slots=True)
@@ -72,6 +75,8 @@ class SteppedWorker:
     ran: list[ScheduledTask] = field(default_factory=list)
     #: Hand-outs that the decider refused.
     refused: list[ScheduledTask] = field(default_factory=list)
+    #: Hand-outs that stopped at a safe point, and why.
+    stopped: list[tuple[ScheduledTask, ControlKind]] = field(default_factory=list)
     _running: list[_Running] = field(default_factory=list)
     _parked: dict[tuple[str, int], _Running] = field(default_factory=dict)
     _reader: GroupReader | None = None
@@ -85,6 +90,8 @@ class SteppedWorker:
     # slots and a post-init attribute do not mix without declaring them
     _writer: Any = field(init=False)
     _replies: Any = field(init=False)
+    _controls: Any = field(init=False, default=None)
+    _told: dict[str, tuple[int, ControlKind]] = field(init=False, default_factory=dict)
 
     def step(self, max_records: int = 20) -> None:
         """Take hand-outs, hear verdicts, report what has run its time."""
@@ -104,6 +111,7 @@ class SteppedWorker:
                 self.kill()  # the record is not committed: somebody reads it again
                 return
             self._commit(record)
+        self._hear_controls()
         now_ms = self.clock.now_ms()
         due = [running for running in self._running if running.report_at_ms <= now_ms]
         self._running = [running for running in self._running if running.report_at_ms > now_ms]
@@ -187,8 +195,33 @@ class SteppedWorker:
                 else:
                     self.refused.append(parked.work)
 
+    def _hear_controls(self) -> None:
+        """What was told stops a hand-out at once: every moment is a safe point, unless it hears nothing."""
+        topic = self.namespace.control(self.domain)
+        if self._controls is None:
+            if topic not in self.log.cluster.topics:
+                return
+            self._controls = self.log.reader()
+            self._controls.assign({TopicPartition(topic, 0): BEGINNING})
+        for record in self._controls.read(500, 0.0):
+            key = (record.key or b"").decode()
+            if record.value is None:
+                self._told.pop(key, None)
+                continue
+            control = CONTROL.decode(record.value)
+            self._told[key] = (control.hand_out, control.kind)
+        now_ms = self.clock.now_ms()
+        for running in self._running:
+            told = self._told.get(running.work.task_id)
+            if told is None or told[0] != running.work.hand_out or running.behaviour is Behaviour.HEARS_NOTHING:
+                continue
+            running.told, running.report_at_ms = told[1], now_ms
+
     def _report(self, running: _Running) -> None:
         work = running.work
+        if running.told is not None:
+            self._stop(running, running.told)
+            return
         self.ran.append(work)
         status, output, reason = ReportStatus.COMPLETED, None, None
         try:
@@ -212,6 +245,28 @@ class SteppedWorker:
             output=output,
             reason=reason,
         )
-        value = encode_command(report, _NO_KEY, token=work.token or b"")
-        for _ in range(2 if running.behaviour is Behaviour.ANSWERS_TWICE else 1):
+        self._say(work, report, times=2 if running.behaviour is Behaviour.ANSWERS_TWICE else 1)
+
+    def _stop(self, running: _Running, kind: ControlKind) -> None:
+        """Tell that the function has stopped; one that was superseded says nothing."""
+        work = running.work
+        self.stopped.append((work, kind))
+        about: dict[str, Any] = {
+            "key": work.workflow_id,
+            "operator": f"worker:{self.worker_id}",
+            "reference": work.reference,
+            "task_id": work.task_id,
+            "hand_out": work.hand_out,
+            "lease": running.lease,
+            "sequence": 1,
+            "worker_id": self.worker_id,
+        }
+        if kind is ControlKind.PAUSE:
+            self._say(work, AttemptPaused(**about))
+        elif kind is ControlKind.CANCEL:
+            self._say(work, TaskReported(**about, status=ReportStatus.CANCELED))
+
+    def _say(self, work: ScheduledTask, command: TaskReported | AttemptPaused, times: int = 1) -> None:
+        value = encode_command(command, _NO_KEY, token=work.token or b"")
+        for _ in range(times):
             self._send(work, value)

@@ -13,6 +13,7 @@ from broker_engine.wire.avro import compile_decoder, compile_encoder, enum_in
 from broker_engine.wire.records import (
     Checkpoint,
     CommandRecord,
+    Control,
     Definition,
     DefinitionSnapshot,
     DelayedCommand,
@@ -101,6 +102,7 @@ LIMIT_ENTRY = Codec(LimitEntry, "limit-entry")
 DEFINITION = Codec(Definition, "definition")
 NAMESPACE = Codec(NamespaceRecord, "namespace")
 PRESENCE = Codec(WorkerPresence, "worker-presence")
+CONTROL = Codec(Control, "control")
 
 CODECS: Mapping[str, Codec[Any]] = {
     codec.subject: codec
@@ -119,5 +121,6 @@ CODECS: Mapping[str, Codec[Any]] = {
         DEFINITION,
         NAMESPACE,
         PRESENCE,
+        CONTROL,
     )
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from broker_engine.errors import DecodeError
 from broker_engine.model.commands import (
     AllowStarts,
     AnyCommand,
     AskForSlot,
+    AttemptPaused,
+    CancelTask,
     ClearCap,
     Command,
     DeadlineReached,
@@ -21,12 +23,16 @@ from broker_engine.model.commands import (
     GrantExpired,
     IdempotencyStrategy,
     MoveTask,
+    PauseTask,
+    PauseWorkflow,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
     RerouteTask,
     ResetCallbacks,
+    ResumeTask,
+    ResumeWorkflow,
     SetCap,
     SlotGranted,
     StartWorkflow,
@@ -34,6 +40,7 @@ from broker_engine.model.commands import (
     TaskCommand,
     TaskProgressed,
     TaskReported,
+    TaskRequest,
     TaskStarted,
     TaskStep,
     TellSlotStarted,
@@ -58,6 +65,12 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     TaskStep: CommandType.TASK_STEP,
     ExtendLease: CommandType.EXTEND_LEASE,
     ResetCallbacks: CommandType.RESET_CALLBACKS,
+    AttemptPaused: CommandType.TASK_PAUSED,
+    CancelTask: CommandType.CANCEL_TASK,
+    PauseTask: CommandType.PAUSE_TASK,
+    ResumeTask: CommandType.RESUME_TASK,
+    PauseWorkflow: CommandType.PAUSE_WORKFLOW,
+    ResumeWorkflow: CommandType.RESUME_WORKFLOW,
     DelayDue: CommandType.DELAY_DUE,
     QueueReady: CommandType.QUEUE_READY,
     WorkerLost: CommandType.WORKER_LOST,
@@ -87,6 +100,7 @@ WORKER_COMMANDS = frozenset(
         CommandType.TASK_PROGRESSED,
         CommandType.TASK_STEP,
         CommandType.EXTEND_LEASE,
+        CommandType.TASK_PAUSED,
     }
 )
 
@@ -179,6 +193,27 @@ def _extend_lease(r: CommandRecord, common: Mapping[str, Any]) -> ExtendLease:
     return ExtendLease(**common, reference=reference, task_id=task_id, hand_out=r.hand_out, lease=r.lease)
 
 
+def _attempt_paused(r: CommandRecord, common: Mapping[str, Any]) -> AttemptPaused:
+    return AttemptPaused(
+        **common,
+        reference=_need(r.reference, "reference"),
+        task_id=_need(r.task_id, "taskId"),
+        hand_out=r.hand_out,
+        lease=_need(r.lease, "lease"),
+        sequence=r.sequence,
+        worker_id=r.worker_id,
+    )
+
+
+Request = TypeVar("Request", CancelTask, PauseTask, ResumeTask)
+
+
+def _request(kind: type[Request]) -> Callable[[CommandRecord, Mapping[str, Any]], Request]:
+    return lambda r, common: kind(
+        **common, reference=_need(r.reference, "reference"), task_id=r.task_id, reason=r.reason
+    )
+
+
 def _delay_due(r: CommandRecord, common: Mapping[str, Any]) -> DelayDue:
     return DelayDue(
         **common,
@@ -235,6 +270,12 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.TASK_STEP: _step,
     CommandType.EXTEND_LEASE: _extend_lease,
     CommandType.RESET_CALLBACKS: lambda _, common: ResetCallbacks(**common),
+    CommandType.TASK_PAUSED: _attempt_paused,
+    CommandType.CANCEL_TASK: _request(CancelTask),
+    CommandType.PAUSE_TASK: _request(PauseTask),
+    CommandType.RESUME_TASK: _request(ResumeTask),
+    CommandType.PAUSE_WORKFLOW: lambda r, common: PauseWorkflow(**common, reason=r.reason),
+    CommandType.RESUME_WORKFLOW: lambda _, common: ResumeWorkflow(**common),
     CommandType.DELAY_DUE: _delay_due,
     CommandType.QUEUE_READY: _queue_ready,
     CommandType.WORKER_LOST: lambda r, common: WorkerLost(
@@ -382,6 +423,10 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             }
         case ExtendLease():
             return {"lease": command.lease}
+        case AttemptPaused():
+            return {"lease": command.lease, "sequence": command.sequence, "worker_id": command.worker_id}
+        case TaskRequest():
+            return {"reference": command.reference, "task_id": command.task_id, "reason": command.reason}
         case StartWorkflow():
             return {
                 "name": command.name,
@@ -421,7 +466,7 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             return {"domain": command.domain, "reason": command.reason}
         case DelayDue():
             return {"due_at_ms": command.due_at_ms}
-        case TerminateWorkflow() | StopStarts():
+        case TerminateWorkflow() | StopStarts() | PauseWorkflow():
             return {"reason": command.reason}
         case PutTaskDef():
             return {"payload": command.document, "overwrite": command.is_update}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from broker_engine.model.commands import IdempotencyStrategy
-from broker_engine.model.decision import Transition
+from broker_engine.model.decision import ControlKind, Transition
 from broker_engine.model.slots import Stage
 from broker_engine.model.status import ReportStatus, StepStatus
 from broker_engine.wire.kinds import CommandType, ReplyKind
@@ -98,6 +98,15 @@ class ScheduledTask(NamedTuple):
     secrets: str = ""
     deadline_at_ms: int | None = None
     tenant: str | None = None
+
+
+class Control(NamedTuple):
+    """What a worker is told about a hand-out that it may have."""
+
+    task_id: str
+    hand_out: int
+    kind: ControlKind
+    reason: str = ""
 
 
 class DelayedCommand(NamedTuple):

@@ -9,6 +9,7 @@ from broker_engine.worker.context import (
     TaskContext,
     TaskFailed,
     TaskFailedForGood,
+    TaskPaused,
 )
 from broker_engine.worker.steps import StepRetry
 from broker_engine.worker.task import TaskWorker, task
@@ -24,6 +25,7 @@ __all__ = [
     "TaskContext",
     "TaskFailed",
     "TaskFailedForGood",
+    "TaskPaused",
     "TaskWorker",
     "Worker",
     "WorkflowView",

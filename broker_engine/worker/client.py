@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import orjson
 
@@ -22,19 +22,26 @@ from broker_engine.log.ports import Log
 from broker_engine.model.caps import Cap, cap_key
 from broker_engine.model.commands import (
     AllowStarts,
+    AnyCommand,
+    CancelTask,
     ClearCap,
     DeleteTaskDef,
     DeleteWorkflowDef,
     ExtendLease,
     IdempotencyStrategy,
     MoveTask,
+    PauseTask,
+    PauseWorkflow,
     PutTaskDef,
     PutWorkflowDef,
     ReleaseWorkflow,
     ResetCallbacks,
+    ResumeTask,
+    ResumeWorkflow,
     SetCap,
     StartWorkflow,
     StopStarts,
+    TaskRequest,
     TerminateWorkflow,
 )
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
@@ -383,6 +390,65 @@ class Client:
     def _move(self, task: TaskState, domain: str, reason: str | None) -> MoveTask:
         about: dict[str, Any] = {"reference": task.reference, "task_id": task.task_id, "hand_out": task.hand_out}
         return MoveTask(key=task.workflow_id, domain=domain, reason=reason, **about, **self._common())
+
+    def pause(self, workflow_id: str, reason: str | None = None) -> str:
+        """Hand nothing of a workflow out until it is resumed; what runs goes on. Returns what came of it.
+
+        Raises:
+            NotFound: there is no such workflow.
+            Conflict: it has ended.
+        """
+        command = PauseWorkflow(key=workflow_id, reason=reason, **self._common())
+        return _check(self._courier.ask(command, self._timeout)).message
+
+    def resume(self, workflow_id: str) -> str:
+        """Let a paused workflow go on. Returns what came of it.
+
+        Raises:
+            NotFound: there is no such workflow.
+            Conflict: it is not paused.
+        """
+        return _check(self._courier.ask(ResumeWorkflow(key=workflow_id, **self._common()), self._timeout)).message
+
+    def cancel_task(self, target: str, reference: str | None = None, *, reason: str | None = None) -> str:
+        """End a task as CANCELED: a waiting one at once, a running one at its next safe point. Returns what came of it.
+
+        Args:
+            target: the workflow's id, or (without ``reference``) the task's, which is looked for in every partition.
+            reference: names the task in its workflow: its latest attempt is meant.
+
+        Raises:
+            NotFound: there is no such workflow or task.
+            Conflict: the id is that of an earlier attempt.
+        """
+        return self._request(CancelTask, target, reference, reason)
+
+    def pause_task(self, target: str, reference: str | None = None, *, reason: str | None = None) -> str:
+        """Hold a task until it is resumed: a running one from its next safe point. Arguments as ``cancel_task``.
+
+        Raises:
+            NotFound: there is no such workflow or task.
+            Conflict: it has ended, or is about to.
+        """
+        return self._request(PauseTask, target, reference, reason)
+
+    def resume_task(self, target: str, reference: str | None = None) -> str:
+        """Let a paused task go on. Arguments as ``cancel_task``.
+
+        Raises:
+            NotFound: there is no such workflow or task.
+            Conflict: it is not paused, or its workflow is.
+        """
+        return self._request(ResumeTask, target, reference, None)
+
+    def _request(self, kind: type[TaskRequest], target: str, reference: str | None, reason: str | None) -> str:
+        about: dict[str, Any] = {"key": target, "reference": reference}
+        if reference is None:
+            task = self._views.task(target)
+            about = {"key": task.workflow_id, "reference": task.reference, "task_id": target}
+        command = kind(**about, reason=reason, **self._common())
+        # The closed list of commands names the three kinds, not their base.
+        return _check(self._courier.ask(cast("AnyCommand", command), self._timeout)).message
 
     def extend_lease(self, task_id: str) -> None:
         """Start the response clock of a running attempt anew; an ended one is left alone.

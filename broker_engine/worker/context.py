@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 import orjson
 
 from broker_engine.errors import BadRequest
+from broker_engine.model.decision import ControlKind
+from broker_engine.wire.records import Control
 from broker_engine.wire.resume import Resume
-from broker_engine.worker.outcomes import InProgress, Superseded, TaskCanceled, TaskFailed, TaskFailedForGood
+from broker_engine.worker.cleanup import Hook
+from broker_engine.worker.outcomes import (
+    InProgress,
+    Superseded,
+    TaskCanceled,
+    TaskFailed,
+    TaskFailedForGood,
+    TaskPaused,
+)
 from broker_engine.worker.signals import Signals
 from broker_engine.worker.steps import StepRetry, StepRun, running_step, sizes
 
-__all__ = ["InProgress", "Superseded", "TaskCanceled", "TaskContext", "TaskFailed", "TaskFailedForGood"]
+__all__ = [
+    "InProgress",
+    "Superseded",
+    "TaskCanceled",
+    "TaskContext",
+    "TaskFailed",
+    "TaskFailedForGood",
+    "TaskPaused",
+]
 
 T = TypeVar("T")
 
@@ -47,20 +65,71 @@ class TaskContext:
     _secrets: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     _folder: Path | None = field(default=None, repr=False, compare=False)
     _resume: Resume = field(default_factory=lambda: Resume({}), repr=False, compare=False)
+    #: What was told about this hand-out.
+    _told: Control | None = field(default=None, repr=False, compare=False)
+    #: Interrupts the function (async ones only).
+    _interrupt: Callable[[], object] | None = field(default=None, repr=False, compare=False)
+    #: Inside a step that may not run twice a pause has to wait.
+    _in_unrepeatable: bool = field(default=False, repr=False, compare=False)
+    _cleanups: list[Hook] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def is_superseded(self) -> bool:
         """Whether another worker has taken over (the response time-out passed, or the process seemed lost)."""
         return self._superseded
 
+    @property
+    def is_canceled(self) -> bool:
+        """Whether somebody asked this task to stop, or its workflow has ended."""
+        return self._told is not None and self._told.kind is ControlKind.CANCEL
+
     def check(self) -> None:
-        """A safe point: raises when going on is of no use.
+        """A safe point: raises when the task is to stop here. Let what it raises pass.
+
+        Called before each step, and by ``progress``, ``checkpoint``, ``heartbeat`` and ``extend_lease``; call it in
+        long loops and before calls to other systems. In the process pool it knows of nothing.
 
         Raises:
-            Superseded: another worker has taken over.
+            TaskCanceled: somebody asked the task to stop.
+            TaskPaused: somebody paused it.
+            Superseded: another worker has taken over, or the attempt was given up.
         """
         if self._superseded:
             raise Superseded
+        if self._told is not None:
+            stop = self._stop_for(self._told)
+            if stop is not None:
+                raise stop
+
+    def on_cleanup(self, hook: Hook) -> None:
+        """Run this (a plain or async function without arguments) when the function has ended, however it ends.
+
+        The last one added runs first. Best effort and within the task's ``cleanup_timeout_seconds``; the attempt is
+        reported afterwards in any case. Do not call ``check`` there: it would raise again.
+        """
+        self._cleanups.append(hook)
+
+    def _stop_for(self, told: Control) -> Exception | None:
+        match told.kind:
+            case ControlKind.CANCEL:
+                return TaskCanceled(told.reason)
+            case ControlKind.PAUSE:
+                return None if self._in_unrepeatable else TaskPaused(told.reason)
+            case ControlKind.SUPERSEDED:
+                return Superseded(told.reason)
+            case _:
+                assert_never(told.kind)
+
+    def _hear(self, told: Control) -> None:
+        """Called in the thread that reads what is told."""
+        self._told = told
+        interrupt = self._interrupt
+        if interrupt is not None and told.kind is not ControlKind.PAUSE:
+            interrupt()
+
+    def _interrupted(self) -> Exception | None:
+        """What an interrupted function ends with."""
+        return None if self._told is None else self._stop_for(self._told)
 
     def heartbeat(self, output: Mapping[str, Any] | None = None) -> None:
         """Tell that the task is alive: its response clock starts anew. Returns at once.
@@ -125,11 +194,21 @@ class TaskContext:
             input_size: what the step is given, in bytes, if that is worth knowing.
 
         Raises:
-            Superseded: another worker has taken over; the step does not begin.
+            TaskCanceled, TaskPaused, Superseded: as ``check``; the step does not begin.
             TaskFailedForGood: a ``NEVER`` step was begun before and its outcome is unknown.
         """
         self.check()
-        return running_step(self._connected(), self._resume, name, retry=retry, input_size=input_size)
+        step = running_step(self._connected(), self._resume, name, retry=retry, input_size=input_size)
+        return step if retry is StepRetry.WITH_TASK else self._unrepeatable(step)
+
+    @contextmanager
+    def _unrepeatable(self, step: AbstractContextManager[StepRun]) -> Iterator[StepRun]:
+        self._in_unrepeatable = True
+        try:
+            with step as run:
+                yield run
+        finally:
+            self._in_unrepeatable = False
 
     def run_step(
         self, name: str, function: Callable[..., T], *args: Any, retry: StepRetry = StepRetry.WITH_TASK, **kwargs: Any

@@ -9,8 +9,8 @@ from broker_engine.decider.deadlines import TIMEOUT_CODES
 from broker_engine.decider.limit_places import Standing, standing
 from broker_engine.decider.transfers import may_be_rerouted
 from broker_engine.errors import NotFound
-from broker_engine.model.state import TaskState
-from broker_engine.model.status import IN_HAND, Phase, WaitingFor
+from broker_engine.model.state import TaskState, WorkflowState
+from broker_engine.model.status import IN_HAND, Phase, WaitingFor, WorkflowStatus
 from broker_engine.worker.limits import limit_rules
 from broker_engine.worker.presence import LOST_MS
 from broker_engine.worker.views import Heard, Views
@@ -54,8 +54,10 @@ def diagnose(views: Views, name: str, reference: str | None, now_ms: int) -> Exp
     place = None
     if task.waiting_for is WaitingFor.SLOT or task.waiting_for is WaitingFor.LOCK:
         place = standing(views.limits(), task.task_id, now_ms, limit_rules(views))
-    quarantine = views.quarantine(task.workflow_id)
-    sentence = explain(task, last_poll_ms, now_ms, place=place, choices=choices, live_choices=live)
+    workflow = views.workflow_state(task.workflow_id)
+    quarantine = None if workflow is None else workflow.quarantine
+    held_by = workflow if workflow is not None and workflow.status is WorkflowStatus.PAUSED else None
+    sentence = explain(task, last_poll_ms, now_ms, place=place, choices=choices, live_choices=live, held_by=held_by)
     return Explanation(
         task=task,
         sentence=f"its workflow is in quarantine: {quarantine}" if quarantine else sentence,
@@ -99,6 +101,7 @@ def explain(
     place: Standing | None = None,
     choices: Sequence[str] = (),
     live_choices: Sequence[str] = (),
+    held_by: WorkflowState | None = None,
 ) -> str:
     """What a task does or waits for.
 
@@ -108,14 +111,17 @@ def explain(
         place: where it stands among those that wait for its limits.
         choices: other domains that it may go to.
         live_choices: those of them in which a worker lives.
+        held_by: its workflow, if that is paused.
     """
     if task.is_terminal:
         return f"{task.status}: {task.reason}" if task.reason else f"{task.status}"
     if task.phase in IN_HAND:
         since_ms = task.started_at_ms if task.started_at_ms is not None else task.updated_at_ms
-        does = "prepares" if task.phase is Phase.STARTING else task.phase.lower()
+        does = "prepares" if task.phase is Phase.STARTING else "running"
         text = f"{does} on worker {task.worker_id} for {_seconds(now_ms - since_ms)}"
-        return text + _deadline(task, now_ms)
+        return text + _deadline(task, now_ms) + _asked(task, now_ms)
+    if task.phase is Phase.PAUSED:
+        return _paused(task, held_by, now_ms)
     match task.waiting_for:
         case WaitingFor.DELAY:
             text = f"{_delay(task)} in {_seconds((task.due_at_ms or now_ms) - now_ms)}"
@@ -130,9 +136,25 @@ def explain(
         case None:
             text = f"{task.phase}"
         case _:
-            by = f", paused by {task.paused_by}" if task.paused_by else ""
-            text = f"waits for {task.waiting_for}{by}"
+            text = f"waits for {task.waiting_for}"
     return text + _deadline(task, now_ms)
+
+
+def _asked(task: TaskState, now_ms: int) -> str:
+    """What its worker was asked for."""
+    if task.phase is Phase.CANCELING:
+        asked_ms = task.cancel_requested_at_ms if task.cancel_requested_at_ms is not None else task.updated_at_ms
+        return f", {task.cancel_reason} {_seconds(now_ms - asked_ms)} ago"
+    return f", asked to pause ({task.reason})" if task.paused_by else ""
+
+
+def _paused(task: TaskState, held_by: WorkflowState | None, now_ms: int) -> str:
+    since = _seconds(now_ms - (task.paused_at_ms or now_ms))
+    if held_by is not None and task.paused_by is None:
+        how = f"broker-engine workflow resume {held_by.workflow_id}"
+        return f"held for {since}: its workflow is {held_by.reason or 'paused'}; resume with `{how}`"
+    how = f"broker-engine task resume {task.workflow_id} {task.reference}"
+    return f"{task.reason or 'paused'}, for {since}; resume with `{how}`"
 
 
 def _deadline(task: TaskState, now_ms: int) -> str:

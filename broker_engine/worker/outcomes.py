@@ -25,7 +25,13 @@ class TaskFailedForGood(TaskFailed):
 
 
 class TaskCanceled(BrokerEngineError):
-    """The task ends as CANCELED by its own decision."""
+    """The task ends as CANCELED: raised at a safe point when somebody asked for it (let it pass, after closing what is
+    open), or by the function itself."""
+
+
+class TaskPaused(BrokerEngineError):
+    """Somebody paused the task. Raised at a safe point: let it pass. The same attempt goes on when it is resumed; its
+    completed steps and its checkpoint are kept."""
 
 
 class Superseded(BrokerEngineError):

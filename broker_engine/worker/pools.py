@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
+from broker_engine.worker.cleanup import clean_up, clean_up_async
 from broker_engine.worker.context import TaskContext
 from broker_engine.worker.setups import Beginning
 from broker_engine.worker.task import TaskWorker
@@ -46,7 +47,7 @@ class Pools:
         *,
         priority: int = 0,
     ) -> None:
-        """Run a task; ``done`` gets its result or its exception, in some thread of the pool.
+        """Run a task and its clean-up; ``done`` gets its result or its exception, in some thread of the pool.
 
         It begins in the pool too: binding a large input is work. Of those that wait for a thread the
         highest priority goes first, and the oldest of one.
@@ -70,25 +71,54 @@ class Pools:
         run()
 
     def _run(self, task: TaskWorker, beginning: Beginning, done: Callable[[Any], None]) -> None:
+        context = beginning.context
+        has_begun = False
         try:
+            given = beginning.arguments()
+            has_begun = True
             if task.pool == "process":
                 assert self._processes is not None
-                future: Future[Any] = self._processes.submit(_run_apart, task.function, beginning.arguments())
+                future: Future[Any] = self._processes.submit(_run_apart, task.function, given)
                 result = future.result()
             else:
-                result = task.function(**beginning.arguments())
+                result = task.function(**given)
         except BaseException as error:  # whatever a user's function raises is a result
-            done(error)
-        else:
-            done(result)
+            result = error
+        hooks = task.cleanups(context) if has_begun else ()
+        clean_up(hooks, task.cleanup_timeout_seconds, context.task_id)
+        done(result)
 
     async def _run_async(self, task: TaskWorker, beginning: Beginning, done: Callable[[Any], None]) -> None:
+        context = beginning.context
+        has_begun = False
         try:
-            result = await task.function(**await beginning.arguments_async())
+            given = await beginning.arguments_async()
+            context._interrupt = self._interrupt_for(context)
+            context.check()  # told before it could be interrupted
+            has_begun = True
+            result = await task.function(**given)
+        except asyncio.CancelledError as error:
+            result = context._interrupted() or error
         except BaseException as error:  # as above
-            done(error)
-        else:
+            result = error
+        context._interrupt = None  # the clean-up is left alone
+        hooks = task.cleanups(context) if has_begun else ()
+        try:
+            await clean_up_async(hooks, task.cleanup_timeout_seconds, context.task_id)
+        finally:
             done(result)
+
+    def _interrupt_for(self, context: TaskContext) -> Callable[[], object]:
+        """Cancels the present asyncio task, called from any thread; without effect when its function has ended."""
+        running, loop = asyncio.current_task(), self._loop
+        assert running is not None
+        assert loop is not None
+
+        def cancel() -> None:
+            if context._interrupt is not None:
+                running.cancel()
+
+        return lambda: loop.call_soon_threadsafe(cancel)
 
     def close(self) -> None:
         """Wait for nothing: what still runs is reported by nobody (its response time-out retries it)."""

@@ -36,6 +36,7 @@ from broker_engine.wire.records import ScheduledTask, StartVerdict
 from broker_engine.wire.resume import decode_resume
 from broker_engine.wire.signing import Signer
 from broker_engine.worker.context import TaskContext
+from broker_engine.worker.controls import Controls
 from broker_engine.worker.presence import Presence
 from broker_engine.worker.slots import Slots
 from broker_engine.worker.task import TaskWorker
@@ -80,6 +81,7 @@ class QueueLoop:
         writer: Writer,
         verdicts: Verdicts,
         presence: Presence,
+        controls: Controls,
         run: Callable[[TaskWorker, ScheduledTask, TaskContext, Callable[[], None]], None],
         is_shared: bool = False,
     ) -> None:
@@ -91,6 +93,7 @@ class QueueLoop:
         self._writer = writer
         self._verdicts = verdicts
         self._presence = presence
+        self._controls = controls
         self._run_task = run
         self._topic = namespace.schedule(task.domain, task.name)
         self._group = namespace.worker_group(task.domain, task.name)
@@ -132,6 +135,7 @@ class QueueLoop:
                     return None
         finally:
             admin.close()
+        self._controls.wait_until_read(self._task.domain, stop)
         reader = self._log.group_reader(self._group, client_id=self._worker_id, fetch_wait_ms=FOLLOW_MS)
         reader.subscribe(self._topic)
         self._seen_to.clear()

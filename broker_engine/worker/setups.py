@@ -13,7 +13,7 @@ from typing import Any
 from broker_engine.model.status import SETUP_STEP, ReasonCode, StepStatus
 from broker_engine.wire.records import ScheduledTask
 from broker_engine.worker.context import TaskContext
-from broker_engine.worker.outcomes import InProgress, Superseded, TaskCanceled, TaskFailed
+from broker_engine.worker.outcomes import InProgress, Superseded, TaskCanceled, TaskFailed, TaskPaused
 from broker_engine.worker.secrets import Resolver, resolved
 from broker_engine.worker.task import TaskWorker
 
@@ -24,7 +24,7 @@ class Beginning:
     def __init__(self, task: TaskWorker, work: ScheduledTask, context: TaskContext, secrets: Resolver) -> None:
         self._task = task
         self._work = work
-        self._context = context
+        self.context = context
         self._secrets = secrets
 
     def arguments(self) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class Beginning:
         given = self._given()
         if self._task.setup is not None:
             try:
-                self._context.setup = self._task.setup(**self._setup_arguments())
+                self.context.setup = self._task.setup(**self._setup_arguments())
             except BaseException as error:  # a user's set-up may raise anything
                 raise _setup_failure(error) from error
             self._tell()
@@ -51,25 +51,26 @@ class Beginning:
             return await asyncio.to_thread(self.arguments)
         given = self._given()
         try:
-            self._context.setup = await setup(**self._setup_arguments())
+            self.context.setup = await setup(**self._setup_arguments())
         except BaseException as error:  # as above
             raise _setup_failure(error) from error
         self._tell()
         return given
 
     def _given(self) -> dict[str, Any]:
-        given = self._task.arguments(self._work.input, self._context)
+        self.context.check()  # stopped before it began
+        given = self._task.arguments(self._work.input, self.context)
         if self._work.secrets:
-            self._context._secrets = resolved(self._work.secrets, self._secrets)
+            self.context._secrets = resolved(self._work.secrets, self._secrets)
         return given
 
     def _setup_arguments(self) -> dict[str, Any]:
-        return self._task.setup_arguments(self._work.input, self._context)
+        return self._task.setup_arguments(self._work.input, self.context)
 
     def _tell(self) -> None:
-        self._context.check()
-        if self._context._signals is not None:
-            self._context._signals.step(SETUP_STEP, StepStatus.COMPLETED)
+        self.context.check()
+        if self.context._signals is not None:
+            self.context._signals.step(SETUP_STEP, StepStatus.COMPLETED)
 
 
 def _setup_failure(error: BaseException) -> BaseException:
@@ -77,6 +78,6 @@ def _setup_failure(error: BaseException) -> BaseException:
     if isinstance(error, TaskFailed):
         error.code = error.code or ReasonCode.INIT_SETUP.value
         return error
-    if isinstance(error, Superseded | TaskCanceled | InProgress | asyncio.CancelledError):
+    if isinstance(error, Superseded | TaskCanceled | TaskPaused | InProgress | asyncio.CancelledError):
         return error
     return TaskFailed(f"the set-up failed: {type(error).__name__}: {error}", code=ReasonCode.INIT_SETUP.value)

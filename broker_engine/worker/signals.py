@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from broker_engine.errors import BadRequest, NoAnswer
-from broker_engine.model.commands import AnyCommand, ExtendLease, TaskProgressed, TaskStep
+from broker_engine.model.commands import AnyCommand, AttemptPaused, ExtendLease, TaskProgressed, TaskStep
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
 from broker_engine.model.status import StepStatus
 from broker_engine.wire.records import ScheduledTask
@@ -145,6 +145,11 @@ class Signals:
                 reason=reason,
             ),
         )
+
+    def pause(self) -> None:
+        """Tell that the function has stopped at a safe point, and say nothing more."""
+        sequence = self.end()
+        self._send(self._work, AttemptPaused(**self._about(), sequence=sequence, worker_id=self._worker_id))
 
     def end(self) -> int:
         """Say nothing more; the number of the last report."""

@@ -13,7 +13,7 @@ from broker_engine.errors import BrokerEngineError
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
 from broker_engine.model.status import StepStatus
 from broker_engine.wire.resume import KnownStep, Resume
-from broker_engine.worker.outcomes import Superseded, TaskCanceled, TaskFailed, TaskFailedForGood
+from broker_engine.worker.outcomes import Superseded, TaskCanceled, TaskFailed, TaskFailedForGood, TaskPaused
 from broker_engine.worker.signals import Signals
 
 
@@ -55,7 +55,7 @@ def running_step(
     try:
         yield run
         result = _json(name, run.result)
-    except (Superseded, TaskCanceled):
+    except (Superseded, TaskCanceled, TaskPaused):
         raise
     except BaseException as error:  # a user's step may raise anything
         code = getattr(error, "code", None) or type(error).__name__

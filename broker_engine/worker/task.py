@@ -9,8 +9,9 @@ input, otherwise parameters are taken from it by name and checked against their 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypeVar, get_type_hints, overload
 
 import orjson
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from broker_engine.errors import BadRequest
 from broker_engine.model.limits import DEFAULT_DOMAIN
+from broker_engine.worker.cleanup import CLEANUP_SECONDS, Hook
 from broker_engine.worker.context import TaskContext, TaskFailedForGood
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,6 +39,10 @@ class TaskWorker:
     pool: Pool = "thread"
     #: Whether the worker extends the lease by itself while the function runs; never in the process pool.
     heartbeat: bool = True
+    #: Called with the context when the function has ended, however it ends.
+    cleanup: Callable[[TaskContext], Any] | None = None
+    #: How long that, and what the context's ``on_cleanup`` was given, may take together.
+    cleanup_timeout_seconds: float = CLEANUP_SECONDS
     #: Task definition fields to register at start; None registers nothing.
     definition: Mapping[str, Any] | None = None
     #: Runs before the function, while the task is STARTING; what it returns is ``TaskContext.setup``.
@@ -47,6 +53,14 @@ class TaskWorker:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function as it is, for tests and for reuse."""
         return self.function(*args, **kwargs)
+
+    def cleanups(self, context: TaskContext) -> Sequence[Hook]:
+        """What is to be run now that the function has ended, the last first."""
+        if self.cleanup is None:
+            return context._cleanups
+        cleanup = self.cleanup
+        own: Hook = _async_hook(cleanup, context) if inspect.iscoroutinefunction(cleanup) else partial(cleanup, context)
+        return [own, *context._cleanups]
 
     def arguments(self, data: bytes, context: TaskContext) -> dict[str, Any]:
         """The function's keyword arguments.
@@ -71,6 +85,13 @@ class TaskWorker:
                 f"{'.'.join(map(str, problem['loc'])) or 'input'}: {problem['msg']}" for problem in error.errors()
             )
             raise TaskFailedForGood(f"the input does not fit: {problems}", code="INIT_INPUT") from error
+
+
+def _async_hook(cleanup: Callable[[TaskContext], Any], context: TaskContext) -> Hook:
+    async def hook() -> None:
+        await cleanup(context)
+
+    return hook
 
 
 def output_bytes(value: Any) -> bytes:
@@ -110,6 +131,8 @@ def task(
     pool: Pool | None = None,
     heartbeat: bool = True,
     setup: Callable[..., Any] | None = None,
+    cleanup: Callable[[TaskContext], Any] | None = None,
+    cleanup_timeout_seconds: float = CLEANUP_SECONDS,
     **definition: Any,
 ) -> Callable[[F], TaskWorker]: ...
 
@@ -124,6 +147,8 @@ def task(
     pool: Pool | None = None,
     heartbeat: bool = True,
     setup: Callable[..., Any] | None = None,
+    cleanup: Callable[[TaskContext], Any] | None = None,
+    cleanup_timeout_seconds: float = CLEANUP_SECONDS,
     **definition: Any,
 ) -> TaskWorker | Callable[[F], TaskWorker]:
     """Make a function the worker of a task type.
@@ -139,6 +164,9 @@ def task(
         setup: called before the function, with input and context as it wants them: connections, credentials, data for
             the work. What it returns is ``context.setup``. Until it is done the task is STARTING; a failure ends the
             attempt early, as INIT_SETUP. Not in processes.
+        cleanup: called with the context when the function has ended, however it ends; best effort. In the process pool
+            it runs in the worker's own process.
+        cleanup_timeout_seconds: how long the clean-up may hold up the report of the attempt.
         definition: fields of the task definition (``retryCount=3``, ``responseTimeoutSeconds=60`` …), registered when
             the worker starts.
     """
@@ -147,6 +175,11 @@ def task(
         is_async = inspect.iscoroutinefunction(wrapped)
         if concurrency < 1:
             raise BadRequest(f"concurrency of task {name or wrapped.__name__} must be at least 1, not {concurrency}")
+        if cleanup_timeout_seconds <= 0:
+            raise BadRequest(
+                f"cleanup_timeout_seconds of task {name or wrapped.__name__} must be more than 0, not "
+                f"{cleanup_timeout_seconds:g}"
+            )
         if is_async and pool not in (None, "asyncio"):
             raise BadRequest(f"async task {wrapped.__name__} runs in the asyncio pool, not {pool}")
         if setup is not None and pool == "process":
@@ -160,6 +193,8 @@ def task(
             concurrency=concurrency,
             pool="asyncio" if is_async else pool or "thread",
             heartbeat=heartbeat and pool != "process",
+            cleanup=cleanup,
+            cleanup_timeout_seconds=cleanup_timeout_seconds,
             definition={"name": name or wrapped.__name__, **definition} if definition else None,
             setup=setup,
             _bind=_binder(wrapped),

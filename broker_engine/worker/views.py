@@ -157,8 +157,8 @@ class Views:
         )
         return restore(from_record(LIMIT_ENTRY.decode(value)) for value in values.values())
 
-    def quarantine(self, workflow_id: str) -> str | None:
-        """Why a workflow is kept still, None if it is not."""
+    def workflow_state(self, workflow_id: str) -> WorkflowState | None:
+        """The state of a workflow without its tasks."""
         found: list[bytes | None] = [None]
 
         def see(record: Record) -> None:
@@ -166,7 +166,7 @@ class Views:
                 found[0] = record.value
 
         read_all(self._log, [self._tp(Topic.WORKFLOW_STATE, partition_of(workflow_id, self._partitions))], see)
-        return None if found[0] is None else WORKFLOW_STATE.decode(found[0]).quarantine
+        return None if found[0] is None else WORKFLOW_STATE.decode(found[0])
 
     def workflows(self) -> Iterator[WorkflowState]:
         """Every workflow, the newest first."""

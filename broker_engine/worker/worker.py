@@ -30,7 +30,9 @@ from broker_engine.worker.context import (
     TaskContext,
     TaskFailed,
     TaskFailedForGood,
+    TaskPaused,
 )
+from broker_engine.worker.controls import Controls
 from broker_engine.worker.homes import Homes
 from broker_engine.worker.pools import Pools
 from broker_engine.worker.presence import Presence, Served
@@ -91,6 +93,7 @@ class Worker:
         self._client = client
         self._resolve_secret = resolver(secrets)
         self._stop = threading.Event()
+        self._controls: Controls | None = None
         #: Starts and presence. Reports have a producer of their own, so that the flush of a start does not hurry them.
         self._writer = log.writer(client_id=self.worker_id, linger_ms=START_LINGER_MS)
         self._reports = Reports(log, self.worker_id, self._pools.has_backlog)
@@ -126,6 +129,7 @@ class Worker:
                 self._client.register_task(task.definition)
         verdicts = Verdicts(self._log, self._namespace, partitions, self.worker_id)
         presence = Presence(self._log, self._namespace, self.worker_id, self._writer, self._served)
+        controls = self._controls = Controls(self._log, self._namespace, [task.domain for task, _ in self._served])
         slots = {(task.domain, task.name): slots for task, slots in self._served}
 
         def serve(task: TaskWorker, shared: bool) -> threading.Thread:
@@ -138,6 +142,7 @@ class Worker:
                 writer=self._writer,
                 verdicts=verdicts,
                 presence=presence,
+                controls=controls,
                 run=self._run_task,
                 is_shared=shared,
             )
@@ -145,6 +150,7 @@ class Worker:
 
         verdicts.start()
         presence.start()
+        controls.start()
         self._heartbeats.start()
         _log.info("worker.started", worker_id=self.worker_id, tasks=[task.name for task, _ in self._served])
         Homes(self._log, self._namespace, [task for task, _ in self._served], serve).run(self._stop)
@@ -155,6 +161,7 @@ class Worker:
             _log.warning("worker.reports_lost", reports=left)
         presence.close()
         verdicts.close()
+        controls.close()
         self._pools.close()
         self._writer.close()
         _log.info("worker.stopped", worker_id=self.worker_id, completed=self.completed, failed=self.failed)
@@ -181,12 +188,16 @@ class Worker:
 
     def _run_task(self, task: TaskWorker, work: ScheduledTask, context: TaskContext, ended: Callable[[], None]) -> None:
         signals = context._signals = Signals(work, context.lease, self.worker_id, self._send)
+        if self._controls is not None:
+            self._controls.listen(work.task_id, work.hand_out, context._hear)
         if task.heartbeat:
             self._heartbeats.watch(signals, work.response_timeout_ms)
 
         def done(result: Any) -> None:
             self._heartbeats.forget(signals)
             context.remove_folder()
+            if self._controls is not None:
+                self._controls.forget(work.task_id, work.hand_out)
             try:
                 self._report(work, context, result)
             finally:
@@ -198,6 +209,11 @@ class Worker:
     def _report(self, work: ScheduledTask, context: TaskContext, result: Any) -> None:
         if isinstance(result, Superseded):
             _log.info("worker.superseded", task_id=work.task_id)
+            return
+        if isinstance(result, TaskPaused) and context._told is not None:
+            assert context._signals is not None, "it was given when the task began"
+            context._signals.pause()
+            _log.info("worker.task_paused", task_id=work.task_id)
             return
         if isinstance(result, InProgress):
             try:

@@ -43,6 +43,10 @@ def reach(phase: Phase, *, optional: bool, policy: TimeoutPolicy) -> Story:
             story.taken()
         case Phase.STARTING:
             story.taken(prepares=True)
+        case Phase.PAUSED:
+            story.pause()
+        case Phase.CANCELING:
+            story.taken().cancel()
         case Phase.RETRY_WAIT:
             story.taken().failed()
         case _:
@@ -59,6 +63,8 @@ def appear(target: Phase) -> Story:
             return Story("a").start()
         case Phase.RETRY_WAIT:
             return Story("a").start().taken().failed()
+        case Phase.PAUSED:
+            return Story("a", "b").start().taken().pause_workflow().completed()
         case _:
             # Twice the input is over the limit.
             template = {"once": "${workflow.input.text}", "again": "${workflow.input.text}"}
@@ -82,6 +88,9 @@ HAPPENINGS: dict[Cause, Callable[[Story], object]] = {
     Cause.ALERTED: lambda story: story.later(60_000).deadline(),
     Cause.WORKFLOW_ENDS: lambda story: story.terminate(),
     Cause.MOVED: lambda story: story.moved("elsewhere"),
+    Cause.CANCELED: lambda story: story.cancel(),
+    Cause.CANCEL_ASKED: lambda story: story.cancel(),
+    Cause.PAUSE_ASKED: lambda story: story.pause(),
 }
 
 
@@ -93,10 +102,18 @@ def told(source: Phase | None, cause: Cause, target: Phase) -> Story:
         return Story("a").start().next_deadline()
     if (source, cause) == (Phase.QUEUED, Cause.DELAY_OVER):
         return Story("a").start().taken().progressed(callback_after_ms=30_000).later(30_000).delay_due()
+    if source in STARTED and cause is Cause.PAUSED:
+        return Story("a").start().taken(prepares=source is Phase.STARTING).pause().paused()
+    if source in STARTED and cause is Cause.RESUMED:
+        return Story("a").start().taken(prepares=source is Phase.STARTING).pause().resume()
+    if cause is Cause.PAUSED:
+        return reach(source, optional=False, policy=TimeoutPolicy.RETRY).pause()
+    if cause is Cause.RESUMED:
+        return reach(target, optional=False, policy=TimeoutPolicy.RETRY).pause().resume()
     policy = TimeoutPolicy.ALERT_ONLY if cause is Cause.ALERTED else TimeoutPolicy.TIME_OUT_WF
     story = reach(source, optional=target is Phase.SUCCEEDED, policy=policy)
     if cause is Cause.COMPLETED:
-        story.completed(TOO_LARGE if target is Phase.FAILED else {})
+        story.completed(TOO_LARGE if target in (Phase.FAILED, Phase.CANCELED) else {})
     elif cause is Cause.STARTED:
         story.taken(prepares=target is Phase.STARTING)
     else:

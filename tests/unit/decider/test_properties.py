@@ -17,14 +17,20 @@ from broker_engine.decider.decide import decide
 from broker_engine.decider.moves import MOVES, Cause
 from broker_engine.model.commands import (
     AnyCommand,
+    AttemptPaused,
+    CancelTask,
     DeadlineReached,
     DelayDue,
     ExtendLease,
     IdempotencyStrategy,
     MoveTask,
+    PauseTask,
+    PauseWorkflow,
     QueueReady,
     RerouteTask,
     ResetCallbacks,
+    ResumeTask,
+    ResumeWorkflow,
     TaskProgressed,
     TaskReported,
     TaskStarted,
@@ -33,11 +39,11 @@ from broker_engine.model.commands import (
 from broker_engine.model.decision import Delay, Schedule
 from broker_engine.model.definitions import RetryLogic, TimeoutPolicy
 from broker_engine.model.state import TaskState, WorkflowState
-from broker_engine.model.status import FACTS, STATUSES_OF, Phase, ReportStatus, TaskStatus, WaitingFor
+from broker_engine.model.status import FACTS, STATUSES_OF, Phase, ReportStatus, TaskStatus, WaitingFor, WorkflowStatus
 from tests.builders import FIXED, SMALL_PAYLOAD, Story, a_start, a_step, asked, cause_of
 
 #: Enough to visit every move.
-HISTORIES = 200
+HISTORIES = 350
 
 timeouts = st.sampled_from([0, 0, 3, 20, 200])
 steps = st.builds(
@@ -133,7 +139,11 @@ class AnyOrder(RuleBasedStateMachine):
         match task.phase:
             case Phase.QUEUED if task.waiting_for is not WaitingFor.DELAY:
                 return self.tell(TaskStarted(**self.about(task), worker_id="w1"))
-            case Phase.RUNNING:
+            case Phase.RUNNING if task.paused_by is not None:
+                return self.stopped(task)
+            case Phase.PAUSED:
+                return self.resume(of_workflow=self.story.workflow.status is WorkflowStatus.PAUSED)
+            case Phase.RUNNING | Phase.CANCELING:
                 data = b'{"t": "x"}'
                 return self.tell(TaskReported(**self.about(task), status=status, lease=task.lease, output=data))
             case Phase.CREATED | Phase.RETRY_WAIT | Phase.QUEUED:
@@ -177,6 +187,28 @@ class AnyOrder(RuleBasedStateMachine):
         if by_hand:
             return self.tell(MoveTask(**self.about(task), domain=domain))
         return self.tell(RerouteTask(**self.about(task), domain=domain, reason="nobody polls"))
+
+    @rule(target=seen)
+    def cancel(self) -> Any:
+        return self.tell(CancelTask(key="w", reference=self.story.task.reference))
+
+    @rule(target=seen, of_workflow=st.booleans())
+    def pause(self, of_workflow: bool) -> Any:
+        if of_workflow:
+            return self.tell(PauseWorkflow(key="w"))
+        return self.tell(PauseTask(key="w", reference=self.story.task.reference))
+
+    @rule(target=seen, of_workflow=st.booleans())
+    def resume(self, of_workflow: bool) -> Any:
+        if of_workflow:
+            return self.tell(ResumeWorkflow(key="w"))
+        return self.tell(ResumeTask(key="w", reference=self.story.task.reference))
+
+    @rule(target=seen, task=seen)
+    def stopped(self, task: TaskState) -> Any:
+        """A worker that was asked to pause has done so."""
+        about = self.about(task, lease=task.lease or 0, sequence=task.sequence + 1)
+        return self.tell(AttemptPaused(**about))
 
     @rule(target=seen, task=seen, is_early=st.booleans())
     def delay(self, task: TaskState, is_early: bool) -> Any:
@@ -254,6 +286,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.handed_out.add(hand_out)
         before = self.records.get(task.task_id)
         assert task.phase is Phase.QUEUED
+        assert self.story.workflow.status is WorkflowStatus.RUNNING, "handed out in a pause"
         if before is None:
             assert task.retry_delay_ms == 0, "a retry ran before its delay"
         elif before.due_at_ms is not None and not isinstance(command, ResetCallbacks):
@@ -294,17 +327,23 @@ class AnyOrder(RuleBasedStateMachine):
         live = [task for task in self.story.execution.tasks.values() if not task.is_terminal]
         assert live, "a live workflow without a live task"
         for task in live:
-            if task.phase is Phase.RUNNING:
+            if task.phase in (Phase.RUNNING, Phase.CANCELING):
                 assert task.lease is not None
                 assert task.waiting_for is None
+            elif task.phase is Phase.PAUSED:
+                assert task.waiting_for is WaitingFor.RESUME
+                assert task.paused_by is not None or self.story.workflow.status is WorkflowStatus.PAUSED
             else:
                 assert task.waiting_for is not None
                 assert (task.waiting_for is WaitingFor.DELAY) == (task.due_at_ms is not None)
+            if task.paused_at_ms is not None:
+                assert task.phase is Phase.PAUSED or self.story.workflow.status is WorkflowStatus.PAUSED
+                continue  # its clocks stand still: it waits for somebody
             assert task.next_deadline is not None
             assert task.next_deadline_at_ms is not None
-        earliest = earliest_deadline_ms(self.story.execution)
-        assert earliest is not None
-        assert earliest <= min(task.next_deadline_at_ms or 0 for task in live)
+            earliest = earliest_deadline_ms(self.story.execution)
+            assert earliest is not None
+            assert earliest <= task.next_deadline_at_ms
 
     @invariant()
     def an_ended_workflow_has_no_live_task_and_no_clock(self) -> None:
@@ -387,7 +426,11 @@ class Walk:
         task = latest if draw.random() < 0.7 else draw.choice(self.seen or [latest])
         status = draw.choice(list(ReportStatus))
         chance = draw.random()
-        if chance < 0.45:
+        if latest.phase in (Phase.PAUSED, Phase.CANCELING) and draw.random() < 0.7:
+            chance = 0.45 + chance * 0.55  # let something else happen first
+        if latest.phase is Phase.CANCELING and draw.random() < 0.1:
+            machine.report(latest, status, 1, True, SMALL_PAYLOAD)
+        elif chance < 0.45:
             machine.go_on(status, draw.random() < 0.7)
         elif chance < 0.55:
             machine.report(task, status, draw.choice([0, 1, 2]), draw.random() < 0.6, draw.choice([0, SMALL_PAYLOAD]))
@@ -397,25 +440,33 @@ class Walk:
             machine.reset_callbacks()
         elif chance < 0.64:
             machine.take(task, draw.random() < 0.5, draw.choice(["w1", "w2"]))
-        elif chance < 0.70:
+        elif chance < 0.68:
             machine.reach_the_next_deadline()
-        elif chance < 0.76:
+        elif chance < 0.73:
             machine.time_passes(draw.choice([0, 1, 500, 1_000, 4_000, 21_000, 61_000]))
             machine.look_at_the_clocks()
-        elif chance < 0.81:
+        elif chance < 0.77:
             machine.time_passes(draw.choice([1, 300, 1_000, 5_000]))
-        elif chance < 0.85:
+        elif chance < 0.81:
             machine.delay(task, draw.random() < 0.5)
-        elif chance < 0.86:
+        elif chance < 0.82:
             machine.move(task, draw.choice(["eu", "us"]), draw.random() < 0.6)
-        elif chance < 0.90:
+        elif chance < 0.85:
             machine.topic_is_made(task)
-        elif chance < 0.95:
+        elif chance < 0.88:
             machine.repeat(draw.randrange(1_000))
-        elif chance < 0.98:
+        elif chance < 0.90:
             machine.start(draw.choice(list(IdempotencyStrategy)), draw.choice("xy"), draw.random() < 0.7)
-        else:
+        elif chance < 0.91:
             machine.terminate()
+        elif chance < 0.94:
+            machine.cancel()
+        elif chance < 0.975:
+            machine.pause(draw.random() < 0.4)
+        elif chance < 0.99:
+            machine.resume(machine.story.workflow.status is WorkflowStatus.PAUSED and draw.random() < 0.7)
+        else:
+            machine.stopped(task)
 
 
 def test_seeded_histories_keep_the_promises_and_visit_every_move() -> None:

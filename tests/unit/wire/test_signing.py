@@ -107,6 +107,8 @@ NEEDS_MORE = sorted(
         CommandType.TERMINATE_WORKFLOW,
         CommandType.RELEASE_WORKFLOW,
         CommandType.RESET_CALLBACKS,
+        CommandType.PAUSE_WORKFLOW,
+        CommandType.RESUME_WORKFLOW,
         CommandType.DELETE_TASK_DEF,
         CommandType.STOP_STARTS,
         CommandType.ALLOW_STARTS,

@@ -11,6 +11,7 @@ import structlog
 from broker_engine.cli.shapes import explanation_json
 from broker_engine.decider.moves import MOVES
 from broker_engine.errors import NotFound
+from broker_engine.model.commands import TaskStarted
 from broker_engine.model.status import TERMINAL_PHASES
 from broker_engine.testing import Engine
 from broker_engine.worker import TaskFailed
@@ -52,6 +53,29 @@ def running(engine: Engine) -> str:
     return started
 
 
+def starting(engine: Engine) -> str:
+    register(engine)
+    started = engine.start_task("work")
+    engine.run(0.5)
+    (task,) = engine.workflow(started).tasks
+    about: dict[str, Any] = {"reference": task.reference, "task_id": task.task_id, "hand_out": task.hand_out}
+    engine.send(TaskStarted(key=started, worker_id="w1", prepares=True, **about))
+    engine.run(0.5)
+    return started
+
+
+def canceling(engine: Engine) -> str:
+    started = running(engine)
+    engine.cancel_task(started, "work")
+    return started
+
+
+def paused(engine: Engine) -> str:
+    started = queued(engine)
+    engine.pause_task(started, "work")
+    return started
+
+
 def retry_wait(engine: Engine) -> str:
     def fails(_data: object, _work: object) -> None:
         raise TaskFailed("no")
@@ -66,7 +90,10 @@ def retry_wait(engine: Engine) -> str:
 REACHED: dict[str, tuple[Callable[[Engine], str], str]] = {
     "CREATED": (created, "delay"),
     "QUEUED": (queued, "worker"),
+    "STARTING": (starting, "result"),
     "RUNNING": (running, "result"),
+    "CANCELING": (canceling, "result"),
+    "PAUSED": (paused, "resume"),
     "RETRY_WAIT": (retry_wait, "delay"),
 }
 
@@ -83,7 +110,10 @@ def test_a_live_task_says_what_it_waits_for_and_its_next_deadline(engine: Engine
     found = explanation_json(ask(engine, reach(engine), "work"))
 
     assert (found["phase"], found["waitingFor"]) == (phase, waits_for)
-    assert found["nextDeadline"]["at"] > engine.clock.now_ms()
+    if phase == "PAUSED":  # until somebody resumes it
+        assert found["nextDeadline"] is None
+    else:
+        assert found["nextDeadline"]["at"] > engine.clock.now_ms()
     assert found["explanation"]
 
 

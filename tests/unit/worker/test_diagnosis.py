@@ -55,11 +55,34 @@ def test_a_task_without_a_topic_says_so() -> None:
     assert said(story.start(), 0) == "waits for the topic of its queue default/encode to be made"
 
 
-def test_a_paused_task_says_by_whom() -> None:
-    story = Story("a").start()
-    paused = evolve(story.task, waiting_for=WaitingFor.RESUME, paused_by="user:U")
+def test_a_paused_task_says_by_whom_since_when_and_what_ends_it() -> None:
+    story = Story("a").start().pause(reason="look first")
 
-    assert explain(paused, None, START_MS) == "waits for resume, paused by user:U"
+    assert said(story, 30_000) == (
+        "paused by user:ann: look first, for 30 s; resume with `broker-engine task resume w a`"
+    )
+
+
+def test_a_task_that_its_workflow_holds_says_so() -> None:
+    story = Story("a").start().pause_workflow(reason="look first")
+
+    assert explain(story.task, None, START_MS + 30_000, held_by=story.workflow) == (
+        "held for 30 s: its workflow is paused by user:ann: look first; resume with `broker-engine workflow resume w`"
+    )
+
+
+def test_a_task_that_was_asked_to_stop_says_by_whom_and_when() -> None:
+    story = Story(a_step("a", response_timeout_seconds=60)).start().taken(worker="W").later(10_000).cancel()
+
+    assert said(story, 12_000) == (
+        "running on worker W for 12 s, response time-out in 48 s, asked to stop by user:ann 2.0 s ago"
+    )
+
+
+def test_a_task_that_was_asked_to_pause_says_by_whom() -> None:
+    story = Story(a_step("a", response_timeout_seconds=0)).start().taken(worker="W").pause()
+
+    assert said(story, 12_000) == "running on worker W for 12 s, asked to pause (paused by user:ann)"
 
 
 def test_an_ended_task_says_how_it_ended() -> None:

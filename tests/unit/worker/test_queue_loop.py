@@ -15,6 +15,7 @@ from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.codecs import COMMAND, SCHEDULED_TASK
 from broker_engine.wire.records import ScheduledTask
 from broker_engine.worker import TaskContext, TaskWorker, task
+from broker_engine.worker.controls import Controls
 from broker_engine.worker.presence import Presence
 from broker_engine.worker.queue_loop import QueueLoop
 from broker_engine.worker.slots import Slots
@@ -47,6 +48,7 @@ class Desk:
             writer=writer,
             verdicts=Verdicts(self.log, NAMES, 1, "me"),
             presence=Presence(self.log, NAMES, "me", writer, []),
+            controls=Controls(self.log, NAMES, [work.domain]),
             run=self._run,
         )
         reader = self.loop._join(threading.Event())
