@@ -12,6 +12,7 @@ from broker_engine.model.commands import Tick
 from broker_engine.model.definitions import TimeoutPolicy
 from broker_engine.model.status import (
     FACTS,
+    STARTED,
     STATUSES_OF,
     TERMINAL_PHASES,
     Phase,

@@ -34,16 +34,29 @@ from broker_engine.model.commands import (
     TaskProgressed,
     TaskReported,
     TaskStarted,
+    TaskStep,
     TerminateWorkflow,
 )
 from broker_engine.model.decision import Delay, Schedule
 from broker_engine.model.definitions import RetryLogic, TimeoutPolicy
 from broker_engine.model.state import TaskState, WorkflowState
-from broker_engine.model.status import FACTS, STATUSES_OF, Phase, ReportStatus, TaskStatus, WaitingFor, WorkflowStatus
+from broker_engine.model.status import (
+    FACTS,
+    IN_HAND,
+    SETUP_STEP,
+    STARTED,
+    STATUSES_OF,
+    Phase,
+    ReportStatus,
+    StepStatus,
+    TaskStatus,
+    WaitingFor,
+    WorkflowStatus,
+)
 from tests.builders import FIXED, SMALL_PAYLOAD, Story, a_start, a_step, asked, cause_of
 
 #: Enough to visit every move.
-HISTORIES = 350
+HISTORIES = 500
 
 timeouts = st.sampled_from([0, 0, 3, 20, 200])
 steps = st.builds(
@@ -126,24 +139,34 @@ class AnyOrder(RuleBasedStateMachine):
         client = asked(f"c{self.asked}", self.story.now_ms + 60_000)
         return self.tell(a_start(strategy=strategy, input=data, task_to_domain=b'{"*": "eu, us"}', **client))
 
-    @rule(target=seen, task=seen, wants=st.booleans(), worker=st.sampled_from(["w1", "w2"]))
-    def take(self, task: TaskState, wants: bool, worker: str) -> Any:
-        return self.tell(TaskStarted(**self.about(task), worker_id=worker, wants_confirmation=wants))
+    @rule(target=seen, task=seen, wants=st.booleans(), worker=st.sampled_from(["w1", "w2"]), prepares=st.booleans())
+    def take(self, task: TaskState, wants: bool, worker: str, prepares: bool) -> Any:
+        about = self.about(task)
+        return self.tell(TaskStarted(**about, worker_id=worker, wants_confirmation=wants, prepares=prepares))
 
     @rule(
-        target=seen, status=st.sampled_from([*ReportStatus, ReportStatus.COMPLETED, ReportStatus.FAILED]), on_time=often
+        target=seen,
+        status=st.sampled_from([*ReportStatus, ReportStatus.COMPLETED, ReportStatus.FAILED]),
+        on_time=often,
+        prepares=st.booleans(),
     )
-    def go_on(self, status: ReportStatus, on_time: bool) -> Any:
-        """What comes next when all goes well: without it most runs would get nowhere."""
+    def go_on(self, status: ReportStatus, on_time: bool, prepares: bool) -> Any:
+        """What comes next when all goes well: without it most runs would get nowhere.
+
+        ``prepares``: its worker has a set-up, or reports out of it.
+        """
         task = self.story.task
         match task.phase:
             case Phase.QUEUED if task.waiting_for is not WaitingFor.DELAY:
-                return self.tell(TaskStarted(**self.about(task), worker_id="w1"))
-            case Phase.RUNNING if task.paused_by is not None:
+                return self.tell(TaskStarted(**self.about(task), worker_id="w1", prepares=prepares))
+            case Phase.STARTING | Phase.RUNNING if task.paused_by is not None:
                 return self.stopped(task)
             case Phase.PAUSED:
                 return self.resume(of_workflow=self.story.workflow.status is WorkflowStatus.PAUSED)
-            case Phase.RUNNING | Phase.CANCELING:
+            case Phase.STARTING if not prepares:
+                about = self.about(task, lease=task.lease, sequence=task.sequence + 1)
+                return self.tell(TaskStep(**about, step=SETUP_STEP, status=StepStatus.COMPLETED))
+            case Phase.STARTING | Phase.RUNNING | Phase.CANCELING:
                 data = b'{"t": "x"}'
                 return self.tell(TaskReported(**self.about(task), status=status, lease=task.lease, output=data))
             case Phase.CREATED | Phase.RETRY_WAIT | Phase.QUEUED:
@@ -155,7 +178,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(target=seen, status=st.sampled_from(ReportStatus), on_time=often)
     def go_on_once_more(self, status: ReportStatus, on_time: bool) -> Any:
-        return self.go_on(status, on_time)
+        return self.go_on(status, on_time, False)
 
     @rule(
         target=seen,
@@ -327,7 +350,7 @@ class AnyOrder(RuleBasedStateMachine):
         live = [task for task in self.story.execution.tasks.values() if not task.is_terminal]
         assert live, "a live workflow without a live task"
         for task in live:
-            if task.phase in (Phase.RUNNING, Phase.CANCELING):
+            if task.phase in IN_HAND:
                 assert task.lease is not None
                 assert task.waiting_for is None
             elif task.phase is Phase.PAUSED:
@@ -428,10 +451,16 @@ class Walk:
         chance = draw.random()
         if latest.phase in (Phase.PAUSED, Phase.CANCELING) and draw.random() < 0.7:
             chance = 0.45 + chance * 0.55  # let something else happen first
-        if latest.phase is Phase.CANCELING and draw.random() < 0.1:
+        if latest.phase is Phase.RETRY_WAIT and draw.random() < 0.15:  # else few budgets end while a retry waits
+            machine.reach_the_next_deadline()
+        elif latest.phase in STARTED and draw.random() < 0.03:
+            machine.pause(of_workflow=False)
+        elif latest.phase is Phase.STARTING and draw.random() < 0.1:
+            machine.cancel()
+        elif latest.phase is Phase.CANCELING and draw.random() < 0.1:
             machine.report(latest, status, 1, True, SMALL_PAYLOAD)
         elif chance < 0.45:
-            machine.go_on(status, draw.random() < 0.7)
+            machine.go_on(status, draw.random() < 0.7, draw.random() < 0.25)
         elif chance < 0.55:
             machine.report(task, status, draw.choice([0, 1, 2]), draw.random() < 0.6, draw.choice([0, SMALL_PAYLOAD]))
         elif chance < 0.58:
@@ -439,7 +468,7 @@ class Walk:
         elif chance < 0.59:
             machine.reset_callbacks()
         elif chance < 0.64:
-            machine.take(task, draw.random() < 0.5, draw.choice(["w1", "w2"]))
+            machine.take(task, draw.random() < 0.5, draw.choice(["w1", "w2"]), draw.random() < 0.5)
         elif chance < 0.68:
             machine.reach_the_next_deadline()
         elif chance < 0.73:
