@@ -3,9 +3,9 @@
     python -m tests.benchmarks.neighbours [--kafka HOST:PORT] [--backlog N] [--starts N] [--samples N]
 
 *Domains*: the quiet domain's p50 from submit to done, before and while the loud domain is fed at half of the measured
-capacity with a backlog of at least N hand-outs. Each domain has a worker process of its own; the loud one works as fast
-as it is fed, so that its backlog stays. *Tenants*: how long a start of one tenant waits for its answer while N starts of
-another one are queued. Everything shares the machine with the broker: the last line names its load. It is JSON.
+capacity with a backlog of at least N hand-outs. Each domain has a worker process of its own; the loud one works as
+fast as it is fed, so that its backlog stays. *Tenants*: how long a start of one tenant waits for its answer while N
+starts of another one are queued. Everything shares the machine with the broker: the last line, JSON, names its load.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import multiprocessing as mp
 import os
 import statistics
-import tempfile
 import threading
 import time
 import uuid
@@ -93,8 +92,10 @@ class Bench:
         self.namespace, self.log = Namespace(self.name), ConfluentLog(bootstrap)
         ensure(self.log, self.namespace, partitions=PARTITIONS, signer=Signer(KEY), now_ms=int(time.time() * 1000))
         self._roles: list[tuple[Any, Event]] = []
+        self._report: Any
         ready, stop = mp.Event(), mp.Event()
-        self._run(decider, ready, stop, mp.Queue(), arguments=(PARTITIONS,), stop=stop)
+        self._report = mp.Queue()  # kept: a process that comes up still looks for it
+        self._run(decider, ready, stop, self._report, arguments=(PARTITIONS,), stop=stop)
         assert ready.wait(60), "the decider did not take its partitions over"
         self.client = Client(self.log, self.namespace, key=KEY, timeout=60)
         self.client.register_task(noop.definition or {})
@@ -162,6 +163,16 @@ class Bench:
         finally:
             admin.close()
 
+    def settled_backlog(self) -> int:
+        """The loud domain's backlog once its worker and its feeder are both at it."""
+        first = self.backlog()
+        deadline = time.monotonic() + 60
+        while self.backlog() == first:
+            assert time.monotonic() < deadline, "nothing moves in the loud domain"
+            time.sleep(0.2)
+        time.sleep(5)
+        return self.backlog()
+
     def unread_starts(self, tenant_topic: str) -> int:
         """Starts of a lane that are not decided yet."""
         tps = [TopicPartition(tenant_topic, number) for number in range(PARTITIONS)]
@@ -210,8 +221,7 @@ def domains(bootstrap: str, backlog: int, samples: int) -> dict[str, Any]:
             time.sleep(0.5)
         running.work(LOUD, LOUD_CONCURRENCY / (capacity / 2))
         running.feed(capacity / 2)
-        time.sleep(5)
-        begins_with = running.backlog()
+        begins_with = running.settled_backlog()
         during_ms = running.latency_ms(samples)
         ends_with = running.backlog()
     return {
