@@ -471,7 +471,7 @@ def cause_of(command: AnyCommand, transition: Transition) -> Cause:
     if transition.from_phase is None:
         return Cause.APPEARS
     if isinstance(command, CancelTask):
-        return Cause.CANCEL_ASKED if transition.from_phase is Phase.RUNNING else Cause.CANCELED
+        return Cause.CANCEL_ASKED if transition.to_phase is Phase.CANCELING else Cause.CANCELED
     if transition.reason_code is ReasonCode.PAUSE_REQUESTED:
         return Cause.PAUSE_ASKED
     if transition.to_phase is Phase.PAUSED and transition.from_phase is not Phase.PAUSED:

@@ -306,9 +306,7 @@ def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[Ta
             message = f"must hold names of 1 to {MAX_SECRET_NAME} characters without commas"
             violations.append(Violation(path=f"{path}runtimeMetadata", message=message, invalid_value=secret))
     if attributes.get("shared_queue") and attributes.get("queue_partitions"):
-        message = "has no effect on a shared queue: leave it out, or sharedQueue"
-        value = attributes["queue_partitions"]
-        violations.append(Violation(path=f"{path}queuePartitions", message=message, invalid_value=value))
+        warnings.append(f"{path}queuePartitions: has no effect on a shared queue")
     email = attributes.get("owner_email")
     if email is not None and not _EMAIL.fullmatch(email):
         violations.append(Violation(path=f"{path}ownerEmail", message="must be an e-mail address", invalid_value=email))

@@ -6,6 +6,7 @@ A hook that raises or hangs is logged and left behind; the attempt is reported a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
 from collections.abc import Callable, Sequence
@@ -50,7 +51,12 @@ async def _run_async(hook: Hook, task_id: str) -> None:
         return
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
-    _in_thread([hook], task_id, lambda: loop.call_soon_threadsafe(done.set))
+
+    def tell() -> None:
+        with contextlib.suppress(RuntimeError):  # a hook that was abandoned may outlive the loop
+            loop.call_soon_threadsafe(done.set)
+
+    _in_thread([hook], task_id, tell)
     await done.wait()
 
 

@@ -191,6 +191,8 @@ def test_every_field_arrives_in_the_model() -> None:
         "limitScope": "TYPE_AND_DOMAIN",
         "resourceLock": "${workflow.input.file}",
         "onWorkerLost": "WAIT",
+        "queuePartitions": 4,
+        "sharedQueue": True,
     }
     definition = parse_task_def(document).unwrap()
 

@@ -53,19 +53,24 @@ def running(engine: Engine) -> str:
     return started
 
 
-def starting(engine: Engine) -> str:
+def taken(engine: Engine, *, prepares: bool) -> str:
+    """Started by a worker that says nothing more."""
     register(engine)
     started = engine.start_task("work")
     engine.run(0.5)
     (task,) = engine.workflow(started).tasks
     about: dict[str, Any] = {"reference": task.reference, "task_id": task.task_id, "hand_out": task.hand_out}
-    engine.send(TaskStarted(key=started, worker_id="w1", prepares=True, **about))
+    engine.send(TaskStarted(key=started, worker_id="w1", prepares=prepares, **about))
     engine.run(0.5)
     return started
 
 
+def starting(engine: Engine) -> str:
+    return taken(engine, prepares=True)
+
+
 def canceling(engine: Engine) -> str:
-    started = running(engine)
+    started = taken(engine, prepares=False)
     engine.cancel_task(started, "work")
     return started
 
