@@ -62,7 +62,7 @@ def add_to_workflows(app: typer.Typer) -> None:
 
     @command(app, "pause", example="broker-engine workflow pause order-7 --reason 'look first'")
     def pause(session: Session, workflow_id: WorkflowArgument, reason: ReasonOption = None) -> None:
-        """Hand nothing out any more until it is resumed; what runs goes on, and its results count."""
+        """Hand nothing out any more until it is resumed; what was handed out may be done, and its results count."""
         _tell(session, {"workflowId": workflow_id}, workflow_id, session.client().pause(workflow_id, reason))
 
     @command(app, "resume", example="broker-engine workflow resume order-7")

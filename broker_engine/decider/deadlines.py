@@ -55,7 +55,7 @@ def _task(task: TaskState, definition: TaskDef) -> int | None:
 
 def _poll(task: TaskState, definition: TaskDef) -> int | None:
     seconds = definition.poll_timeout_seconds
-    if seconds <= 0 or task.phase is not Phase.QUEUED or task.handed_out_at_ms is None:
+    if seconds <= 0 or task.phase is not Phase.QUEUED or task.handed_out_at_ms is None or task.paused_at_ms is not None:
         return None
     return task.handed_out_at_ms + seconds * 1_000
 
@@ -79,7 +79,7 @@ def _delay(task: TaskState, _definition: TaskDef) -> int | None:
 
 
 def _hand_out(task: TaskState, _definition: TaskDef) -> int | None:
-    if task.phase is not Phase.QUEUED:
+    if task.phase is not Phase.QUEUED or task.paused_at_ms is not None:
         return None
     if task.waiting_for is WaitingFor.TOPIC:
         return task.updated_at_ms + TOPIC_GRACE_MS

@@ -173,7 +173,13 @@ def _put_on_queue(draft: Draft, reference: str) -> None:
 
 
 def hand_out(draft: Draft, task: TaskState, cause: Cause, code: ReasonCode) -> None:
-    """Put a waiting task on its queue under the next hand-out number; an earlier one is void from now on."""
+    """Put a waiting task on its queue under the next hand-out number; an earlier one is void from now on.
+
+    In a pause it is held instead, ready to go.
+    """
+    if holds.is_held(draft, task) and cause is not Cause.RESUMED:
+        holds.hold(draft, evolve(task, due_at_ms=None, delay_returned=False), code, None, by=task.paused_by)
+        return
     ready = _on_queue(draft, task)
     if ready.waiting_for in slots.WAITS and task.waiting_for in slots.WAITS:
         _ask_again(draft, ready)

@@ -1,6 +1,7 @@
 """Holding tasks and letting them go: what a pause of a task and a pause of its workflow have in common (B9, D14, D29).
 
-A held task is in phase PAUSED and waits for ``resume``. Its hand-out, if it had one, is void, and so is its slot. A
+A held task is in phase PAUSED and waits for ``resume``. What a paused workflow has handed out before stays out: it may
+be started and completed. A held task's hand-out, if it had one, is void, and so is its slot. A
 delay (back-off, start delay, callback) is a promise of "not before": it runs on, and when it is over the task is ready.
 The clocks of time-outs stand still from ``paused_at_ms`` on.
 """
@@ -19,6 +20,11 @@ from broker_engine.model.status import STARTED, Phase, ReasonCode, WaitingFor, W
 def is_held(draft: Draft, task: TaskState) -> bool:
     """Whether a task that is about to be handed out has to wait for a resume."""
     return draft.workflow.status is WorkflowStatus.PAUSED or task.paused_by is not None
+
+
+def is_out(task: TaskState) -> bool:
+    """Whether a worker has it or may take it now."""
+    return task.phase in STARTED or (task.phase is Phase.QUEUED and task.waiting_for is WaitingFor.WORKER)
 
 
 def as_held(draft: Draft, task: TaskState) -> TaskState:
@@ -48,7 +54,7 @@ def hold(draft: Draft, task: TaskState, code: ReasonCode, reason: str | None, *,
 
 
 def stop_clocks(draft: Draft, task: TaskState) -> None:
-    """The workflow of a running task is paused: its clocks stand still."""
+    """The workflow of a task that is with a worker, or on its queue, is paused: its clocks stand still."""
     if task.paused_at_ms is None:
         _store(draft, evolve(task, paused_at_ms=draft.now_ms))
 
@@ -57,7 +63,12 @@ def go_on(task: TaskState, now_ms: int) -> TaskState:
     """The task with its clocks running again from where they stood."""
     if task.paused_at_ms is None:
         return task
-    paused_ms = task.paused_ms + (now_ms - task.paused_at_ms if task.started_at_ms is not None else 0)
+    since_ms, paused_ms = task.paused_at_ms, task.paused_ms
+    if task.started_at_ms is not None:
+        paused_ms += now_ms - max(since_ms, task.started_at_ms)
+    if task.phase is Phase.QUEUED and task.handed_out_at_ms is not None:
+        handed_out_at_ms = task.handed_out_at_ms + now_ms - max(since_ms, task.handed_out_at_ms)
+        return evolve(task, paused_at_ms=None, paused_ms=paused_ms, handed_out_at_ms=handed_out_at_ms)
     if task.phase in STARTED:
         used_ms = max(task.paused_at_ms - response_clock_ms(task), 0)
         return evolve(task, paused_at_ms=None, paused_ms=paused_ms, heartbeat_at_ms=now_ms - used_ms)
@@ -65,7 +76,7 @@ def go_on(task: TaskState, now_ms: int) -> TaskState:
 
 
 def start_clocks(draft: Draft, task: TaskState) -> None:
-    """The workflow of a running task is resumed."""
+    """Its workflow is resumed."""
     if task.paused_at_ms is not None:
         _store(draft, go_on(task, draft.now_ms))
 

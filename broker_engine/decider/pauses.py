@@ -148,7 +148,7 @@ def delay_over(draft: Draft, command: DelayDue, task: TaskState) -> str | None:
 
 
 def pause_workflow(draft: Draft, command: PauseWorkflow) -> str | None:
-    """Hold what waits; what runs goes on, with its clocks standing still."""
+    """Hold what waits; what was handed out may be done, with its clocks standing still."""
     status = draft.workflow.status
     if status.is_terminal:
         return _refuse(draft, f"the workflow is {status}: only a running workflow can be paused")
@@ -159,7 +159,7 @@ def pause_workflow(draft: Draft, command: PauseWorkflow) -> str | None:
     draft.change_workflow(status=WorkflowStatus.PAUSED, paused_at_ms=draft.now_ms, reason=why[:500])
     draft.tell_workflow(WorkflowStatus.PAUSED, ReasonCode.PAUSED, why)
     for task in tuple(draft.execution.tasks.values()):
-        if task.phase in STARTED:
+        if holds.is_out(task):
             holds.stop_clocks(draft, task)
         elif not task.is_terminal and task.phase not in (Phase.PAUSED, Phase.CANCELING):
             holds.hold(draft, task, ReasonCode.PAUSED, f"the workflow is {why}", by=None)
@@ -175,7 +175,7 @@ def resume_workflow(draft: Draft, _command: ResumeWorkflow) -> str | None:
     draft.change_workflow(status=WorkflowStatus.RUNNING, paused_at_ms=None, reason=None)
     draft.tell_workflow(WorkflowStatus.RUNNING, ReasonCode.RESUMED)
     for task in tuple(draft.execution.tasks.values()):
-        if task.phase in STARTED:
+        if holds.is_out(task):
             holds.start_clocks(draft, task)
         elif task.phase is Phase.PAUSED and task.paused_by is None:
             let_go(draft, task)

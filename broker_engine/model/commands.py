@@ -195,7 +195,7 @@ class ResumeTask(TaskRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseWorkflow(Command):
-    """Hand nothing out any more until it is resumed; what runs goes on, and its results count."""
+    """Hand nothing out any more until it is resumed; what was handed out may be done, and its results count."""
 
     reason: str | None = None
 

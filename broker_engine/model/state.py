@@ -121,7 +121,7 @@ class TaskState(NamedTuple):
     #: The delay record came back shortly before the due moment and is not sent again.
     delay_returned: bool = False
     retry_delay_ms: int = 0
-    #: When the current hand-out was put on its queue.
+    #: When the current hand-out was put on its queue; later by what its workflow was paused meanwhile.
     handed_out_at_ms: int | None = None
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
@@ -149,7 +149,7 @@ class TaskState(NamedTuple):
     cancel_requested_at_ms: int | None = None
     #: Who asked a task to pause; it does at its next safe point (B9). None in a task that its workflow holds.
     paused_by: str | None = None
-    #: Since when its clocks stand still; set in a running task while its workflow is paused.
+    #: Since when its clocks stand still; also set in what a paused workflow has handed out before.
     paused_at_ms: int | None = None
     current_step: str | None = None
     steps: tuple[Step, ...] = ()

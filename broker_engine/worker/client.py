@@ -392,7 +392,9 @@ class Client:
         return MoveTask(key=task.workflow_id, domain=domain, reason=reason, **about, **self._common())
 
     def pause(self, workflow_id: str, reason: str | None = None) -> str:
-        """Hand nothing of a workflow out until it is resumed; what runs goes on. Returns what came of it.
+        """Hand nothing more of a workflow out until it is resumed; what was handed out may be done.
+
+        Returns what came of it.
 
         Raises:
             NotFound: there is no such workflow.

@@ -10,12 +10,22 @@ from __future__ import annotations
 import random
 from collections import Counter
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 from broker_engine.errors import BrokerEngineError, LogError, TransactionAborted
 from broker_engine.log.memory import Crashed, MemoryGroupReader, MemoryReader
 from broker_engine.log.ports import BEGINNING, Record, TopicPartition
-from broker_engine.model.commands import TerminateWorkflow
+from broker_engine.model.commands import (
+    AnyCommand,
+    CancelTask,
+    PauseTask,
+    PauseWorkflow,
+    ResumeTask,
+    ResumeWorkflow,
+    TaskRequest,
+    TerminateWorkflow,
+)
+from broker_engine.model.status import WorkflowStatus
 from broker_engine.runtime import takeover
 from broker_engine.runtime.commits import LateCommits, LazyCommits, PromptCommits
 from broker_engine.testing import Behaviour, Engine, Node
@@ -87,6 +97,8 @@ class World(Engine):
         self._steps = steps
         self._workflows_left = workflows
         self.started: list[str] = []
+        #: In every other world somebody cancels and pauses: drawn apart, so that the other histories stay the same.
+        self._operator = random.Random(f"{seed} operator") if seed % 2 else None
         #: How often each fault has struck.
         self.faults: Counter[str] = Counter()
         self.history: list[Record] = []
@@ -153,6 +165,9 @@ class World(Engine):
             node.start()
 
     def _client(self) -> None:
+        if self._operator is not None:
+            for _ in range(self._operator.choice([0, 1, 2])):
+                self._request(self._operator)
         roll = self.rng.random()
         if roll < 0.1 and self.started:
             self.send(TerminateWorkflow(key=self.rng.choice(self.started), reason="drawn", **self.asked()))
@@ -165,6 +180,37 @@ class World(Engine):
             self._workflows_left -= 1
             name = self.rng.choice(list(WORKFLOWS))
             self.started.append(self.submit(name, {"n": self._workflows_left}))
+
+    def _request(self, draw: random.Random) -> None:
+        """Somebody cancels, pauses or resumes something that lives."""
+        live = [
+            execution
+            for node in self.nodes
+            for partition in node.partitions.values()
+            for execution in partition.live.values()
+        ]
+        if not live:
+            return
+        execution = draw.choice(live)
+        about = {"key": execution.workflow.workflow_id, **self.asked()}
+        reference = draw.choice(sorted(execution.tasks))
+        kind = draw.choice([CancelTask, PauseTask, PauseTask, ResumeTask, PauseWorkflow, ResumeWorkflow])
+        self.faults[kind.__name__] += 1
+        if issubclass(kind, TaskRequest):
+            self.send(cast("AnyCommand", kind(**about, reference=reference)))
+        else:
+            self.send(cast("AnyCommand", kind(**about)))
+
+    def _resume_all(self) -> None:
+        for node in self.nodes:
+            for partition in node.partitions.values():
+                for execution in partition.live.values():
+                    key = execution.workflow.workflow_id
+                    if execution.workflow.status is WorkflowStatus.PAUSED:
+                        self.send(ResumeWorkflow(key=key, **self.asked()))
+                    for task in execution.tasks.values():
+                        if task.paused_by is not None and not task.is_terminal:
+                            self.send(ResumeTask(key=key, reference=task.reference, **self.asked()))
 
     # --- workers
 
@@ -341,6 +387,8 @@ class World(Engine):
         """Time runs on until every workflow has ended (bounded by the longest chain of time-outs)."""
         for _ in range(40):
             self.run(30)
+            if self._operator is not None:
+                self._resume_all()
             if self._is_at_rest():
                 break
         self.tail()

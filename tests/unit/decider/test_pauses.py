@@ -230,11 +230,39 @@ def test_resumed_it_hands_out_what_became_ready_meanwhile() -> None:
     assert story.taken().completed().workflow.status is WorkflowStatus.COMPLETED
 
 
-def test_a_queued_task_of_it_is_held_and_handed_out_again() -> None:
-    story = Story("a").start().pause_workflow()
-    assert (story.task.phase, story.task.paused_by) == (Phase.PAUSED, None)
+def test_what_it_has_handed_out_before_may_be_started_and_completed() -> None:
+    story = Story("a", "b").start().pause_workflow().taken().completed()
 
-    assert story.resume_workflow().now(Schedule)[0].task.hand_out == 2
+    assert (story["a"].status, story["b"].phase) == (TaskStatus.COMPLETED, Phase.PAUSED)
+
+
+def test_the_poll_clock_of_what_it_has_handed_out_stands_still() -> None:
+    story = Story(a_step("a", poll_timeout_seconds=10)).start().later(4_000).pause_workflow()
+    assert story.task.next_deadline is None
+
+    story.later(100_000).resume_workflow()
+
+    assert (story.task.next_deadline, story.task.next_deadline_at_ms) == ("poll", story.now_ms + 6_000)
+    assert story.now(Schedule) == []
+
+
+def test_a_task_that_began_in_the_pause_has_its_whole_time_after_it() -> None:
+    story = Story(a_step("a", timeout_seconds=60, response_timeout_seconds=10)).start().pause_workflow()
+
+    story.later(50_000).taken().later(50_000).resume_workflow()
+    assert (story.task.next_deadline, story.task.next_deadline_at_ms) == ("response", story.now_ms + 10_000)
+
+    assert (story.task.started_at_ms or 0) + story.task.paused_ms == story.now_ms
+
+
+def test_what_waits_for_its_topic_is_held() -> None:
+    story = Story("a")
+    story.queues.missing.add("encode")
+    story.start().pause_workflow()
+    story.queues.missing.clear()
+
+    assert story.queue_ready().now(Schedule) == []
+    assert story.resume_workflow().now(Schedule)[0].task.hand_out == 1
 
 
 def test_the_clocks_of_its_running_task_stand_still() -> None:
@@ -288,6 +316,7 @@ def test_a_task_that_was_paused_by_itself_stays_paused() -> None:
 def test_a_task_of_a_paused_workflow_goes_on_with_it() -> None:
     story = Story("a").start().pause().pause_workflow().resume(**asked("1"))
     assert story.now(Schedule) == []
+    assert story.answer.message == "the workflow is paused by user:ann: the task goes on with it"
     assert story.resume(**asked("2")).answer.status == 409
 
     assert story.resume_workflow().now(Schedule)

@@ -267,19 +267,35 @@ def test_a_back_off_that_ends_in_a_pause_is_over_when_the_task_is_resumed(engine
     assert [work.attempt for work in schedules(engine)] == [0, 1, 0]
 
 
-def test_nothing_of_a_paused_workflow_is_handed_out(engine: Engine) -> None:
+def test_nothing_more_of_a_paused_workflow_is_handed_out(engine: Engine) -> None:
     started = engine.start("film")
     engine.run()
     engine.pause(started)
     worker = engine.serve("work", takes_ms=lambda _work: 1_000)
     engine.run(600)
-    assert worker.ran == []
+    assert [(work.reference, work.hand_out) for work in worker.ran] == [("a", 1)]
 
     engine.resume(started)
     engine.run(10)
 
     assert workflow(engine, started).status == "COMPLETED"
-    assert [(work.reference, work.hand_out) for work in worker.ran] == [("a", 2), ("b", 1)]
+    assert [(work.reference, work.hand_out) for work in worker.ran] == [("a", 1), ("b", 1)]
+
+
+def test_a_granted_slot_that_lapses_in_a_pause_is_not_granted_again_before_its_end(engine: Engine) -> None:
+    engine.register_task(TASK | {"concurrentExecLimit": 1})
+    started = engine.start("film")
+    engine.run(1)
+    engine.pause(started)
+
+    engine.run(600)
+    (held,) = attempts(engine, started)
+    engine.serve("work")
+    engine.resume(started)
+    engine.run(60)
+
+    assert (held.phase, held.holds_slot) == (Phase.PAUSED, False)
+    assert workflow(engine, started).status == "COMPLETED"
 
 
 def test_an_ended_workflow_can_be_neither_paused_nor_resumed(engine: Engine) -> None:
