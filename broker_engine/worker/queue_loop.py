@@ -293,9 +293,10 @@ class QueueLoop:
 
     def _park(self, work: ScheduledTask, lease: int) -> None:
         def decided(verdict: StartVerdict) -> None:
+            taken_over = self._verdicts.resume(work.task_id, lease)
             self._verdicts.forget(work.task_id, lease)
             if verdict.accepted:
-                self._run_now(work, lease, self._verdicts.resume(work.task_id, lease))
+                self._run_now(work, lease, taken_over)
             else:
                 _log.info("worker.start_refused", task_id=work.task_id, reason=verdict.reason)
                 self._slots.give_back(has_run=False)

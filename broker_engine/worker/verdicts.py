@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 #: Called with a verdict about one's own start.
 Listener = Callable[[StartVerdict], None]
 _Start = tuple[str, int]
-#: More than this of them wait for nobody.
+#: More than this are left over from runs that had ended: the oldest goes.
 MAX_RESUMES = 1_000
 
 
@@ -59,6 +59,7 @@ class Verdicts:
     def forget(self, task_id: str, lease: int) -> None:
         with self._lock:
             self._listeners.pop((task_id, lease), None)
+            self._resumes.pop((task_id, lease), None)
 
     def close(self) -> None:
         self._stop.set()
@@ -86,8 +87,9 @@ class Verdicts:
             return
         for resume in reply.resumes:
             with self._lock:
-                if len(self._resumes) < MAX_RESUMES:
-                    self._resumes[resume.task_id, resume.lease] = resume.resume
+                if len(self._resumes) >= MAX_RESUMES:
+                    del self._resumes[next(iter(self._resumes))]
+                self._resumes[resume.task_id, resume.lease] = resume.resume
         for verdict in reply.verdicts:
             key = (verdict.task_id, verdict.lease)
             with self._lock:

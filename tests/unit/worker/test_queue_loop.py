@@ -11,9 +11,13 @@ import pytest
 
 from broker_engine.log.memory import MemoryLog
 from broker_engine.log.ports import BEGINNING, GroupReader, NewTopic, TopicPartition
+from broker_engine.model.state import Step
+from broker_engine.model.status import StepStatus
 from broker_engine.topics import Namespace, Topic
-from broker_engine.wire.codecs import COMMAND, SCHEDULED_TASK
-from broker_engine.wire.records import ScheduledTask
+from broker_engine.wire.codecs import COMMAND, REPLY, SCHEDULED_TASK
+from broker_engine.wire.kinds import ReplyKind
+from broker_engine.wire.records import Reply, ScheduledTask, StartResume, StartVerdict
+from broker_engine.wire.resume import encode_resume
 from broker_engine.worker import TaskContext, TaskWorker, task
 from broker_engine.worker.controls import Controls
 from broker_engine.worker.presence import Presence
@@ -38,6 +42,8 @@ class Desk:
         self.log.admin().create([NewTopic(name=name, partitions=1) for name in topics])
         self.writer = self.log.writer(client_id="test")
         self.began: list[str] = []
+        self.contexts: list[TaskContext] = []
+        self.verdicts = Verdicts(self.log, NAMES, 1, "me")
         writer = self.log.writer(client_id="me")
         self.loop = QueueLoop(
             self.log,
@@ -46,7 +52,7 @@ class Desk:
             Slots(8),
             worker_id="me",
             writer=writer,
-            verdicts=Verdicts(self.log, NAMES, 1, "me"),
+            verdicts=self.verdicts,
             presence=Presence(self.log, NAMES, "me", writer, []),
             controls=Controls(self.log, NAMES, [work.domain]),
             run=self._run,
@@ -55,8 +61,9 @@ class Desk:
         assert reader is not None
         self.reader: GroupReader = reader
 
-    def _run(self, _task: TaskWorker, work: ScheduledTask, _context: TaskContext, ended: Callable[[], None]) -> None:
+    def _run(self, _task: TaskWorker, work: ScheduledTask, context: TaskContext, ended: Callable[[], None]) -> None:
         self.began.append(work.task_id)
+        self.contexts.append(context)
         ended()
 
     def put(self, *task_ids: str, **fields: Any) -> None:
@@ -116,3 +123,16 @@ def test_of_what_is_fetched_the_highest_priority_starts_first_and_then_the_oldes
 
     assert desk.began == ["c", "b", "d", "a"]
     assert [task_id for task_id, _ in desk.asked()] == ["c", "b", "d", "a"]
+
+
+def test_a_start_that_takes_over_begins_with_the_steps_of_the_one_before(desk: Desk) -> None:
+    desk.put("a")
+    desk.look()
+    step = Step(name="PARSE", status=StepStatus.COMPLETED, started_at_ms=0, result=b"7")
+    resume = StartResume("a", 0, encode_resume((step,), b"3"))
+    desk.verdicts._take(REPLY.encode(Reply(kind=ReplyKind.STARTS, resumes=(resume,))))
+    desk.verdicts._take(REPLY.encode(Reply(kind=ReplyKind.STARTS, verdicts=(StartVerdict("a", 1, 0, True),))))
+
+    (context,) = desk.contexts
+    assert context._resume.steps["PARSE"].result == 7
+    assert context.saved_checkpoint == 3
