@@ -64,7 +64,7 @@ def test_a_paused_task_says_by_whom_since_when_and_what_ends_it() -> None:
 
 
 def test_a_task_that_its_workflow_holds_says_so() -> None:
-    story = Story("a").start().pause_workflow(reason="look first")
+    story = Story("a", "b").start().taken().pause_workflow(reason="look first").completed()
 
     assert explain(story.task, None, START_MS + 30_000, held_by=story.workflow) == (
         "held for 30 s: its workflow is paused by user:ann: look first; resume with `broker-engine workflow resume w`"
