@@ -87,16 +87,16 @@ class Rerouting:
             if target is None:
                 continue
             for task in partition.choosers.take(bucket, partition.live, left):
-                left -= 1
-                self._reroute(partition, task, target, time_ms, heard_ms)
+                left -= self._reroute(partition, task, target, time_ms, heard_ms)
             if left <= 0:
                 return
 
-    def _reroute(self, partition: Partition, task: TaskState, target: str, time_ms: int, heard_ms: int | None) -> None:
+    def _reroute(self, partition: Partition, task: TaskState, target: str, time_ms: int, heard_ms: int | None) -> bool:
+        """Send the command; False when it is too early, or cannot be sent: the task is found again at the next look."""
         since_ms = heard_ms if heard_ms is not None else task.handed_out_at_ms or task.updated_at_ms
         if since_ms > time_ms - LIVE_MS:  # nobody ever polled there: its workers get as long to come up
             partition.choosers.note(partition.live[task.workflow_id])
-            return
+            return False
         silent = f"no worker has polled domain {task.domain} for {(time_ms - since_ms) / 1_000:.0f} s"
         command = RerouteTask(
             key=task.workflow_id,
@@ -111,10 +111,13 @@ class Rerouting:
         def delivered(delivery: Delivery) -> None:
             execution = partition.live.get(task.workflow_id)
             if delivery.error is not None and execution is not None:
-                partition.choosers.note(execution)  # found again at the next look
+                partition.choosers.note(execution)
 
         value = encode_command(command, self._signer)
-        self._send(self._commands, partition.number, task.workflow_id.encode(), value, delivered)
+        is_sent = self._send(self._commands, partition.number, task.workflow_id.encode(), value, delivered)
+        if not is_sent:
+            partition.choosers.note(partition.live[task.workflow_id])
+        return is_sent
 
     def _probe_if_silent(self, partitions: Collection[Partition], now_ms: int) -> None:
         """Ask for the time of the workers' topic where only that is missing to call a domain silent."""
@@ -129,10 +132,12 @@ class Rerouting:
 
     def _send(
         self, topic: str, partition: int, key: bytes, value: bytes | None, delivered: Callable[[Delivery], None]
-    ) -> None:
+    ) -> bool:
         if self._writer is None:
             self._writer = self._log.writer(client_id=f"{self._name}.rerouting")
         try:
             self._writer.send(topic, partition, key, value, on_delivery=delivered)
         except LogError as error:
             _log.warning("rerouting.not_sent", topic=topic, error=str(error))
+            return False
+        return True

@@ -188,6 +188,16 @@ def test_a_task_that_was_started_meanwhile_is_not_rerouted() -> None:
     story.assert_untouched(started, says="RUNNING")
 
 
+def test_a_task_that_was_put_away_by_its_worker_is_not_rerouted() -> None:
+    """Its worker may have left something in the domain that goes on there."""
+    story = waiting().taken().progressed(callback_after_ms=1_000).later(1_000).delay_due()
+    before = story.execution
+    assert story.task.waiting_for is WaitingFor.WORKER
+
+    story.rerouted("eu")
+    story.assert_untouched(before, says="waits for no worker")
+
+
 def test_a_reroute_of_an_earlier_hand_out_changes_nothing() -> None:
     story = waiting()
     before = story.task

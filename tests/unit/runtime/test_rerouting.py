@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
 
+from broker_engine.errors import Retriable
+from broker_engine.log.memory import MemoryWriter
 from broker_engine.model.commands import RerouteTask
 from broker_engine.model.state import TaskState
 from broker_engine.model.status import ReasonCode
@@ -179,6 +182,24 @@ def test_a_long_line_goes_in_portions(engine: Engine, monkeypatch: pytest.Monkey
 
     assert {task(engine, workflow_id).domain for workflow_id in started} == {"us"}
     assert len(commands(engine, RerouteTask)) == len(started), "each was told once"
+
+
+def test_what_could_not_be_sent_is_found_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = start(engine)
+    sent: list[bytes] = []
+
+    def refuses(writer: MemoryWriter, topic: str, partition: int, key: bytes, *rest: Any, **more: Any) -> None:
+        if key == started.encode() and not sent:
+            sent.append(key)
+            raise Retriable("not now")
+        send(writer, topic, partition, key, *rest, **more)
+
+    send = MemoryWriter.send
+    monkeypatch.setattr(MemoryWriter, "send", refuses)
+    pass_time(engine, NOTICED_SECONDS + 1, "us")
+
+    assert sent
+    assert task(engine, started).domain == "us"
 
 
 def test_nothing_is_kept_of_what_has_ended_or_was_moved(engine: Engine) -> None:
