@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,6 @@ from broker_engine.errors import (
     Retriable,
     TransactionAborted,
     UnknownTopic,
-    UnsafeSettings,
 )
 from broker_engine.log.ports import (
     FOLLOW_MS,
@@ -57,6 +56,7 @@ from broker_engine.runtime.queues import Queues
 from broker_engine.runtime.rerouting import Rerouting
 from broker_engine.runtime.retention import retire
 from broker_engine.runtime.takeover import Takeover, claim, member_id, release
+from broker_engine.runtime.takeovers import Takeovers
 from broker_engine.runtime.ticker import Ticker
 from broker_engine.runtime.turn import Setting, Turn
 from broker_engine.topics import Namespace, Topic
@@ -267,11 +267,13 @@ class Session:
         )
         self._ticker = Ticker(self._log, self._namespace, signer, self._clock)
         self._partitions: dict[int, Partition] = {}
-        self._takeovers: dict[int, Future[Partition]] = {}
-        #: Each takeover has a number and a folder of its own: one that was given up may still be at work.
-        self._attempts: dict[int, int] = {}
         self._folder = Path(self._settings.data_dir) / self._namespace.name / f"slot-{self._slot}"
-        self._pool = processor._executor("takeover", 2)
+        self._takeovers = Takeovers(
+            partial(Takeover, self._log, self._namespace, self._slot),
+            self._folder,
+            processor._executor("takeover", 2),
+            processor._stop.is_set,
+        )
         self._reader: GroupReader | None = None
         self._committed_at = 0.0
         #: The turn that is being committed.
@@ -279,7 +281,6 @@ class Session:
         self._commits = processor._commits()
         #: What went wrong inside a group callback.
         self._failure: BrokerEngineError | None = None
-        self._is_closing = False
         self._monotonic = processor._monotonic
         self._next_retirement = self._monotonic() + RETIRE_EVERY_SECONDS
         #: Definitions have come that no limit was looked at with.
@@ -529,7 +530,7 @@ class Session:
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         for tp in partitions:
-            self._start_takeover(tp.partition)
+            self._takeovers.start(tp.partition)
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
         self._settle_quietly()
@@ -566,39 +567,15 @@ class Session:
             _log.warning("processor.not_released", error=str(error))
 
     def _drop(self, number: int) -> Partition | None:
-        pending = self._takeovers.pop(number, None)
-        if pending is not None and not pending.cancel():
-            pending.add_done_callback(_close_result)
+        self._takeovers.give_up(number)
         partition = self._partitions.pop(number, None)
         self._lanes.drop(number)
         self._owner.active = frozenset(self._partitions)
         return partition
 
-    def _start_takeover(self, number: int) -> None:
-        attempt = self._attempts[number] = self._attempts.get(number, 0) + 1
-        folder = self._folder / f"partition-{number}-{attempt}"
-
-        def is_given_up() -> bool:
-            is_stopping = self._is_closing or self._owner._stop.is_set()
-            return is_stopping or number not in self._takeovers or self._attempts[number] != attempt
-
-        takeover = Takeover(self._log, self._namespace, self._slot, number, folder, is_given_up)
-        self._takeovers[number] = self._pool.submit(takeover.run)
-
     def _activate(self) -> None:
         """Claim the partitions whose state is restored, and begin to decide them."""
-        for number, future in list(self._takeovers.items()):
-            if not future.done():
-                continue
-            del self._takeovers[number]
-            try:
-                partition = future.result()
-            except UnsafeSettings:
-                raise
-            except LogError as error:
-                _log.warning("takeover.failed", partition=number, error=str(error))
-                self._start_takeover(number)
-                continue
+        for partition in self._takeovers.finished():
             self._claim(partition)
 
     def _claim(self, partition: Partition) -> None:
@@ -638,7 +615,6 @@ class Session:
 
     def close(self) -> None:
         """Release every client and folder. Idempotent."""
-        self._is_closing = True
         self._commits.close()
         self._pending = None
         for partition in self._partitions.values():
@@ -647,12 +623,7 @@ class Session:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-        pending = list(self._takeovers.values())
-        self._takeovers.clear()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        for future in pending:
-            if future.done():
-                _close_result(future)
+        self._takeovers.close()
         self._writer.close()
         self._ticker.close()
         self._queues.close()
@@ -676,12 +647,6 @@ _NEEDS_DEFINITIONS = command_types_first_bytes(
     CommandType.SET_CAP,
     CommandType.CLEAR_CAP,
 )
-
-
-def _close_result(takeover: Future[Partition]) -> None:
-    """Nobody wants this partition any more."""
-    if not takeover.cancelled() and takeover.exception() is None:
-        takeover.result().close()
 
 
 def _all(records: Sequence[Record], first_bytes: frozenset[bytes]) -> bool:

@@ -120,9 +120,7 @@ class Node:
             self.dead.append(session._reader)
         for partition in session._partitions.values():
             partition.close()
-        for future in session._takeovers.values():
-            if future.done() and not future.cancelled() and future.exception() is None:
-                future.result().close()
+        session._takeovers.abandon()
         for jobs in self._jobs:
             jobs.shutdown()
 

@@ -246,7 +246,7 @@ def test_a_partition_that_comes_back_during_its_takeover_is_taken_over_anew(engi
     assert node.session is not None
     takeovers = node.session._takeovers
     node.session.step()  # is assigned, but no takeover job runs
-    abandoned = list(takeovers.values())  # as the threads that run them would, this keeps what they open
+    abandoned = list(takeovers._running.values())  # as the threads that run them would, this keeps what they open
     assert len(abandoned) == 2
     tps = [TopicPartition(engine.namespace.topic(Topic.COMMANDS), number) for number in (0, 1)]
     for _ in range(jobs_done):
