@@ -63,7 +63,7 @@ def test_rows_29_and_30_a_task_follows_the_workers(engine: RunningEngine) -> Non
     left_ms = next(record.timestamp_ms for record in engine.records(presence) if _is_good_bye(record.value))
     moved_ms = next(
         event.at_ms
-        for event in map(EVENT.decode, (record.value for record in engine.records(Topic.EVENTS)))
+        for event in (EVENT.decode(r.value) for r in engine.records(Topic.EVENTS) if r.key == waits.encode())
         for transition in event.transitions
         if transition.reason_code == "REROUTED"
     )
