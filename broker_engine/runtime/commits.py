@@ -43,9 +43,9 @@ class ThreadedCommits:
     """Writes in a thread of its own.
 
     The client's own time limits are not enough: ``send_offsets_to_transaction`` ignores its, and waits for ever when
-    the group's coordinator goes away at the wrong moment (librdkafka issues 5456 and 5511; seen in every third restart
-    of a broker). A write that does not come back is left to its thread, a daemon, and the session is rebuilt with
-    another producer of the same transactional id, which ends or fences whatever the old one was doing.
+    the group's coordinator goes away at the wrong moment (librdkafka issues 5456 and 5511; seen in three of four
+    restarts of a broker). A write that does not come back is left to its thread, a daemon, and the session is rebuilt
+    with another producer of the same transactional id, which ends or fences whatever the old one was doing.
     """
 
     def __init__(self, patience: float = PATIENCE_SECONDS) -> None:

@@ -8,7 +8,6 @@ import pytest
 import structlog
 
 from broker_engine.errors import Conflict, NotFound, TransactionAborted
-from broker_engine.log.memory import Crashed
 from broker_engine.model.commands import CancelTask
 from broker_engine.model.decision import ControlKind
 from broker_engine.model.status import Phase
@@ -17,6 +16,7 @@ from broker_engine.testing.worker import Behaviour
 from broker_engine.wire.codecs import CONTROL
 from broker_engine.wire.records import ScheduledTask
 from broker_engine.worker import TaskFailed
+from tests.support.crashing import crash
 from tests.support.looking import attempts, schedules, workflow
 
 TASK = {"name": "work", "retryCount": 2, "retryDelaySeconds": 1, "responseTimeoutSeconds": 60}
@@ -86,21 +86,8 @@ def test_an_unknown_workflow_is_not_found(engine: Engine) -> None:
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_decider_that_dies_over_the_request_has_carried_it_out_once(engine: Engine, moment: str) -> None:
     started = running(engine)
-    (node,) = engine.nodes
-
-    def die(_transactional_id: str) -> None:
-        engine.log.before_commit = engine.log.on_commit = None
-        raise Crashed
-
-    if moment == "before":
-        engine.log.before_commit = die
-    else:
-        engine.log.on_commit = die
     engine.send(CancelTask(key=started, reference="a", **engine.asked()))
-    for _ in range(5):
-        node.step()
-    assert not node.is_up
-    node.bury()
+    node = crash(engine, moment)
     node.start()
     engine.run(1)
 

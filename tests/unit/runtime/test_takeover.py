@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from broker_engine.errors import BrokerEngineError, UnsafeSettings
-from broker_engine.log.memory import Crashed
 from broker_engine.log.ports import CommittedOffset, TopicPartition
 from broker_engine.model.decision import Transition
 from broker_engine.runtime import takeover
@@ -16,6 +15,7 @@ from broker_engine.runtime.processor import MAX_FENCED_PER_MINUTE
 from broker_engine.testing import Engine, Node
 from broker_engine.topics import Topic, partition_of
 from broker_engine.wire.codecs import EVENT
+from tests.support.crashing import crash
 from tests.support.looking import committed, last, name_in, schedules, workflow
 
 TASK = {"name": "work"}
@@ -28,25 +28,6 @@ def engine() -> Iterator[Engine]:
         engine.register_task(TASK)
         engine.run()
         yield engine
-
-
-def crash(engine: Engine, moment: str) -> Node:
-    """The one node dies at its next commit: ``before`` (offsets pending) or ``after`` it has happened."""
-    (node,) = engine.nodes
-
-    def die(_transactional_id: str) -> None:
-        engine.log.before_commit = engine.log.on_commit = None
-        raise Crashed
-
-    if moment == "before":
-        engine.log.before_commit = die
-    else:
-        engine.log.on_commit = die
-    for _ in range(5):
-        node.step()
-    assert not node.is_up
-    node.bury()
-    return node
 
 
 def heir(engine: Engine, slot: str = "1") -> Node:
