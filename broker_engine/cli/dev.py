@@ -92,6 +92,7 @@ def _roles(session: Session, folder: Path, modules: list[str], decider_slots: in
         ),
         Role(name="delays", arguments=("delays", *level)),
         Role(name="worker", arguments=("worker", *modules, *level)),
+        Role(name="system", arguments=("system", *level)),
     ]
 
 

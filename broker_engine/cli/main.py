@@ -30,9 +30,10 @@ COMMANDS: Mapping[str, str] = {
     "decider": "broker_engine.cli.decider",
     "delays": "broker_engine.cli.delays",
     "worker": "broker_engine.cli.worker",
+    "system": "broker_engine.cli.system",
 }
 #: Commands of one word; the others have verbs.
-ROLES = frozenset({"dev", "demo", "decider", "delays", "worker"})
+ROLES = frozenset({"dev", "demo", "decider", "delays", "worker", "system"})
 
 
 class Table(TyperGroup):
