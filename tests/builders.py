@@ -20,7 +20,7 @@ from hypothesis import settings
 from broker_engine.decider.context import Context
 from broker_engine.decider.deadlines import earliest_deadline_ms
 from broker_engine.decider.decide import decide
-from broker_engine.decider.definitions import inline_definition
+from broker_engine.decider.definition_tree import inline_definition
 from broker_engine.decider.moves import Cause
 from broker_engine.model.caps import NO_CAPS, Cap, Caps, together
 from broker_engine.model.commands import (
@@ -48,7 +48,7 @@ from broker_engine.model.commands import (
     TerminateWorkflow,
 )
 from broker_engine.model.decision import Answer, Confirm, Decision, Delay, Output, Schedule, Transition
-from broker_engine.model.definitions import TaskDef, WorkflowDef, WorkflowTask
+from broker_engine.model.definitions import TaskDef, WorkflowDef, WorkflowTask, index
 from broker_engine.model.state import Execution, TaskState, WorkflowState
 from broker_engine.model.status import SETUP_STEP, Phase, ReasonCode, ReportStatus, StepStatus
 from broker_engine.model.stops import Stop, keys_against
@@ -82,7 +82,7 @@ _STEP_FIELDS = ("input_parameters", "optional", "permissive", "start_delay_secon
 def a_workflow_def(*steps: WorkflowTask | str, **fields: Any) -> WorkflowDef:
     """A workflow definition of steps, or of references with default steps."""
     tasks = tuple(a_step(step) if isinstance(step, str) else step for step in steps or ("a",))
-    defaults = {"name": "film", "content_hash": "hash", "index": {task.reference: i for i, task in enumerate(tasks)}}
+    defaults = {"name": "film", "content_hash": "hash", "index": dict(index(tasks))}
     return WorkflowDef(tasks=tasks, **{**defaults, **fields})
 
 

@@ -28,7 +28,7 @@ def cancel(draft: Draft, command: CancelTask) -> str | None:
         draft.answer(200, f"{task.cancel_reason} already")
         return "the task was asked to stop already"
     why = f"asked to stop by {command.operator}" + (f": {command.reason}" if command.reason else "")
-    if task.phase in STARTED:
+    if task.phase in STARTED and not task.is_in_engine:
         _ask(draft, task, why)
         draft.answer(200, f"worker {task.worker_id} was asked to stop; it does at the task's next safe point")
         return None

@@ -1,7 +1,8 @@
 """The clocks of a task: when each runs out, read from state alone.
 
 ``DEADLINES`` is the whole list, in the order in which they are looked at when several have passed (Conductor's order:
-total, task, poll, response), followed by the two backstops that keep a task from waiting on a lost record.
+total, task, poll, response), followed by the two backstops that keep a task from waiting on a lost record, and by the
+moment that a WAIT waits for.
 Clocks (D3): poll runs from the hand-out, task from the first start of the attempt, response from the last sign of life,
 total from the first attempt's scheduling over all attempts. In a pause all but the total clock stand still (D29).
 """
@@ -34,6 +35,7 @@ class DeadlineKind(StrEnum):
     RESPONSE = "response"
     DELAY = "delay"
     HAND_OUT = "hand-out"
+    WAIT = "wait"
 
 
 class Deadline(NamedTuple):
@@ -62,7 +64,7 @@ def _poll(task: TaskState, definition: TaskDef) -> int | None:
 
 def _response(task: TaskState, definition: TaskDef) -> int | None:
     seconds = definition.response_timeout_seconds
-    if seconds <= 0 or task.paused_at_ms is not None or task.phase not in IN_HAND:
+    if seconds <= 0 or task.paused_at_ms is not None or task.phase not in IN_HAND or task.lease is None:
         return None
     return response_clock_ms(task) + seconds * 1_000
 
@@ -88,6 +90,11 @@ def _hand_out(task: TaskState, _definition: TaskDef) -> int | None:
     return None if task.handed_out_at_ms is None else task.handed_out_at_ms + HAND_OUT_LIFETIME_MS
 
 
+def _wait(task: TaskState, _definition: TaskDef) -> int | None:
+    is_waiting = task.waiting_for is WaitingFor.TIME and task.phase is Phase.RUNNING and task.paused_at_ms is None
+    return task.due_at_ms if is_waiting else None
+
+
 DEADLINES: Mapping[DeadlineKind, Callable[[TaskState, TaskDef], int | None]] = {
     DeadlineKind.TOTAL: _total,
     DeadlineKind.TASK: _task,
@@ -95,6 +102,7 @@ DEADLINES: Mapping[DeadlineKind, Callable[[TaskState, TaskDef], int | None]] = {
     DeadlineKind.RESPONSE: _response,
     DeadlineKind.DELAY: _delay,
     DeadlineKind.HAND_OUT: _hand_out,
+    DeadlineKind.WAIT: _wait,
 }
 
 #: The reason code of each time-out (the backstops time nothing out).
@@ -154,7 +162,7 @@ def earliest_deadline_ms(execution: Execution) -> int | None:
     if execution.workflow.quarantine is not None:
         return None
     earliest = workflow_deadline_ms(execution)
-    for task in execution.tasks.values():
+    for task in execution.live_tasks():
         at_ms = task.next_deadline_at_ms
         if at_ms is not None and (earliest is None or at_ms < earliest):
             earliest = at_ms

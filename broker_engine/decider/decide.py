@@ -16,7 +16,19 @@ from typing import assert_never
 import orjson
 from immutables import Map
 
-from broker_engine.decider import cancels, deadlines, flow, grants, losses, pauses, progress, slots, steps, transfers
+from broker_engine.decider import (
+    cancels,
+    deadlines,
+    flow,
+    grants,
+    losses,
+    pauses,
+    progress,
+    slots,
+    steps,
+    transfers,
+    walk,
+)
 from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
@@ -165,6 +177,7 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             raise AssertionError(f"{type(command).__name__} is not decided here")
         case _:
             assert_never(command)
+    walk.go_on(draft)
     return draft.decision(ignored=ignored)
 
 
@@ -271,7 +284,8 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
                 run=run,
             )
         )
-    flow.schedule(draft, definition.tasks[0], ReasonCode.WORKFLOW_STARTED)
+    walk.begin(draft, definition.tasks, "", ReasonCode.WORKFLOW_STARTED)
+    walk.go_on(draft)
     draft.answer(200, command.key)
     return draft.decision()
 
@@ -451,7 +465,8 @@ def _reported(draft: Draft, command: TaskReported) -> str | None:
             return _late(draft, command, f"lease {command.lease} is not the current one ({task.lease})")
         if command.sequence <= task.sequence:
             return _late(draft, command, f"report {command.sequence} was applied already")
-    flow.apply_report(draft, task, command)
+    if not walk.take_result(draft, task, command):
+        flow.apply_report(draft, task, command)
     draft.answer(200, task.task_id)
     return None
 
@@ -521,7 +536,7 @@ def _deadline(draft: Draft) -> str | None:
             return None
         draft.change_workflow(timeout_alerted=True)
         draft.tell_workflow(draft.workflow.status, ReasonCode.TIMEOUT_ALERT, "workflow time-out")
-    for reference in tuple(execution.tasks):
+    for reference in [task.reference for task in execution.live_tasks()]:
         while not draft.workflow.status.is_terminal:
             task = draft.execution.tasks[reference]
             passed = deadlines.passed_deadline(task, draft.step(task).definition, draft.now_ms)
@@ -533,6 +548,8 @@ def _deadline(draft: Draft) -> str | None:
                 flow.hand_out(draft, task, Cause.DELAY_OVER, code)
             elif passed.kind is DeadlineKind.HAND_OUT:
                 flow.hand_out(draft, task, Cause.HANDED_OUT_AGAIN, ReasonCode.HANDED_OUT_AGAIN)
+            elif passed.kind is DeadlineKind.WAIT:
+                walk.wait_over(draft, task)
             else:
                 flow.time_out(draft, task, passed.kind)
     return None if fired else "no deadline has passed"

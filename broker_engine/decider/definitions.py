@@ -8,15 +8,13 @@ the bean validations) with the decisions D18, D21 and D31.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import blake2b
 from typing import Generic, TypeVar
 
 import orjson
 
-from broker_engine.decider.expressions import compile_path, parse, references
 from broker_engine.decider.payload_schemas import schema_violations
 from broker_engine.errors import BadRequest, Violation
 from broker_engine.model.definitions import (
@@ -27,8 +25,6 @@ from broker_engine.model.definitions import (
     RetryLogic,
     TaskDef,
     TimeoutPolicy,
-    WorkflowDef,
-    WorkflowTask,
 )
 from broker_engine.model.names import MAX_ENCODED_NAME, encode_name
 
@@ -40,12 +36,15 @@ MAX_RETRIES = 10_000
 MAX_SECONDS = 2**31 - 1
 #: Bounds a workflow's records: one task-state per task, and the snapshot must fit into one record.
 MAX_TASKS = 1_000
+#: Operators inside operators.
+MAX_TREE_DEPTH = 20
+#: A worker of the engine's own that is silent this long has lost its task.
+SYSTEM_RESPONSE_SECONDS = 60
 #: orjson writes 254 levels; a snapshot wraps a definition into a few more, and inputs put values below its own.
 MAX_DEPTH = 100
 MAX_SECRET_NAME = 200
 #: So many workers of one queue can work side by side; each partition costs the brokers.
 MAX_QUEUE_PARTITIONS = 1_000
-SUPPORTED_TYPES = ("SIMPLE",)
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
@@ -88,6 +87,7 @@ _TEXT = Rule(kind="text")
 _TEXTS = Rule(kind="texts")
 _OBJECT = Rule(kind="object")
 _FLAG = Rule(kind="boolean")
+_LIST = Rule(kind="list")
 #: Audit fields that servers set; accepted and overwritten.
 _AUDIT = {
     "createTime": _number(maximum=2**63),
@@ -149,6 +149,32 @@ WORKFLOW_TASK_FIELDS: Mapping[str, Rule] = {
     "retryCount": _number("retry_count", maximum=MAX_RETRIES),
     "taskDefinition": _OBJECT,
     "metadata": _OBJECT,
+    "evaluatorType": Rule(kind="text", attribute="evaluator"),
+    "expression": Rule(kind="text", attribute="expression"),
+    "decisionCases": _OBJECT,
+    "defaultCase": _LIST,
+    "caseValueParam": _TEXT,
+    "caseExpression": _TEXT,
+    "forkTasks": _LIST,
+    "joinOn": Rule(kind="texts", attribute="join_on"),
+    "joinMode": _TEXT,
+    "joinStatus": _TEXT,
+    "loopOver": _LIST,
+    "loopCondition": Rule(kind="text", attribute="loop_condition"),
+    "items": Rule(kind="any"),
+    "sink": Rule(kind="text", attribute="sink"),
+    "scriptExpression": Rule(kind="text", attribute="script"),
+    "asyncComplete": _FLAG,
+    "rateLimited": _FLAG,
+    "cacheConfig": _OBJECT,
+    "onStateChange": _OBJECT,
+    "dynamicTaskNameParam": _TEXT,
+    "dynamicForkJoinTasksParam": _TEXT,
+    "dynamicForkTasksParam": _TEXT,
+    "dynamicForkTasksInputParamName": _TEXT,
+    "subWorkflowParam": _OBJECT,
+    "defaultExclusiveJoinTask": _TEXTS,
+    "workflowTaskType": _TEXT,
 }
 
 WORKFLOW_DEF_FIELDS: Mapping[str, Rule] = {
@@ -188,10 +214,11 @@ _KINDS: Mapping[str, tuple[Callable[[Json], bool], str]] = {
         "must be a list of texts",
     ),
     "choice": (lambda v: isinstance(v, str), "must be a text"),
+    "any": (lambda _: True, ""),
 }
 
 
-def _read_fields(
+def read_fields(
     document: Mapping[str, Json],
     rules: Mapping[str, Rule],
     path: str,
@@ -273,7 +300,7 @@ def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[Ta
     """Check a task definition and read it."""
     violations: list[Violation] = []
     warnings: list[str] = []
-    attributes = _read_fields(document, TASK_DEF_FIELDS, path, violations, warnings)
+    attributes = read_fields(document, TASK_DEF_FIELDS, path, violations, warnings)
     name = attributes.get("name", "?")
     timeout = attributes.get("timeout_seconds", 0)
     response = attributes.get("response_timeout_seconds", DEFAULT_RESPONSE_TIMEOUT_SECONDS)
@@ -296,7 +323,7 @@ def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[Ta
             )
         )
     if not path:  # an embedded definition has the name of its step
-        violations += _name_violations(name, "name")
+        violations += name_violations(name, "name")
     violations += schema_violations(attributes, path)
     for code in sorted({*attributes.get("retryable_errors", ())} & {*attributes.get("fatal_errors", ())}):
         message = "is also one of retryableErrors: an error code is one or the other"
@@ -319,177 +346,10 @@ def parse_task_def(document: Mapping[str, Json], *, path: str = "") -> Parsed[Ta
     return Parsed(value=TaskDef(**attributes, document=document), warnings=tuple(warnings))
 
 
-def _name_violations(name: str, path: str) -> list[Violation]:
+def name_violations(name: str, path: str) -> list[Violation]:
     """A task's name becomes a part of its queue's topic name, which Kafka limits."""
     encoded = encode_name(name)
     if len(encoded) <= MAX_ENCODED_NAME:
         return []
     message = f"is too long for a topic name (spelled {encoded}); {MAX_ENCODED_NAME} characters fit"
     return [Violation(path=path, message=message, invalid_value=name)]
-
-
-def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
-    """Check a workflow definition and read it.
-
-    A task without ``taskDefinition`` gets one with all defaults (Conductor's ad-hoc definition); ``snapshot`` embeds
-    the registered ones first.
-    """
-    violations: list[Violation] = []
-    warnings: list[str] = []
-    attributes = _read_fields(document, WORKFLOW_DEF_FIELDS, "", violations, warnings)
-    if attributes.get("timeout_policy") is TimeoutPolicy.RETRY:
-        message = f"must be one of {TimeoutPolicy.TIME_OUT_WF}, {TimeoutPolicy.ALERT_ONLY}: a workflow is not retried"
-        violations.append(Violation(path="timeoutPolicy", message=message, invalid_value="RETRY"))
-    violations += schema_violations(attributes, "")
-    listed = document.get("tasks")
-    tasks = listed if isinstance(listed, list) else []
-    if isinstance(listed, list) and not 1 <= len(listed) <= MAX_TASKS:
-        violations.append(
-            Violation(path="tasks", message=f"must hold 1 to {MAX_TASKS} tasks", invalid_value=len(listed))
-        )
-    steps = [_parse_step(task, f"tasks[{i}].", violations, warnings) for i, task in enumerate(tasks[:MAX_TASKS])]
-    names = [task.get("taskReferenceName") if isinstance(task, Mapping) else None for task in tasks]
-    violations += _reference_violations(tasks, names)
-    violations += _expression_violations(document.get("outputParameters") or {}, "outputParameters", names)
-    good = tuple(step for step in steps if step is not None)
-    if violations or len(good) != len(tasks):
-        return Parsed(value=None, violations=tuple(violations), warnings=tuple(warnings))
-    definition = WorkflowDef(
-        **attributes,
-        tasks=good,
-        index={step.reference: i for i, step in enumerate(good)},
-        document=document,
-    )
-    return Parsed(value=definition, warnings=tuple(warnings))
-
-
-def _parse_step(document: Json, path: str, violations: list[Violation], warnings: list[str]) -> WorkflowTask | None:
-    if not isinstance(document, Mapping):
-        violations.append(Violation(path=path.rstrip("."), message="must be an object", invalid_value=document))
-        return None
-    before = len(violations)
-    attributes = _read_fields(document, WORKFLOW_TASK_FIELDS, path, violations, warnings)
-    if attributes.get("type", "SIMPLE") not in SUPPORTED_TYPES:
-        violations.append(
-            Violation(
-                path=f"{path}type",
-                message=f"is not a task type of this release; supported: {', '.join(SUPPORTED_TYPES)}",
-                invalid_value=attributes["type"],
-            )
-        )
-    violations += _name_violations(attributes.get("name", ""), f"{path}name")
-    embedded = document.get("taskDefinition")
-    definition = TaskDef(name=str(attributes.get("name", "")))
-    if isinstance(embedded, Mapping):
-        parsed = parse_task_def({"name": attributes.get("name"), **embedded}, path=f"{path}taskDefinition.")
-        violations.extend(parsed.violations)
-        definition = parsed.value or definition
-    if len(violations) > before:
-        return None
-    return WorkflowTask(**attributes, definition=definition)
-
-
-def _reference_violations(tasks: Iterable[Json], names: list[Json]) -> list[Violation]:
-    violations = []
-    seen: set[Json] = set()
-    for i, (task, name) in enumerate(zip(tasks, names, strict=True)):
-        path = f"tasks[{i}]"
-        if isinstance(name, str) and name in seen:
-            violations.append(Violation(path=f"{path}.taskReferenceName", message="is used twice", invalid_value=name))
-        if name == "workflow":
-            violations.append(
-                Violation(
-                    path=f"{path}.taskReferenceName",
-                    message="is a reserved name",
-                    invalid_value=name,
-                )
-            )
-        if isinstance(name, str):
-            seen.add(name)
-        if isinstance(task, Mapping):
-            violations += _expression_violations(task.get("inputParameters") or {}, f"{path}.inputParameters", names)
-    return violations
-
-
-def _expression_violations(template: Json, path: str, names: list[Json]) -> list[Violation]:
-    found = [
-        Violation(
-            path=path,
-            message="names a task that this workflow does not have; known: "
-            + ", ".join(["workflow", *map(str, names)]),
-            invalid_value=name,
-        )
-        for name in sorted(references(template))
-        if name not in names and name != "workflow"
-    ]
-    return found + [
-        Violation(path=path, message=f"is not a JSONPath: {error}", invalid_value=text)
-        for text, error in _bad_paths(template)
-    ]
-
-
-def _bad_paths(template: Json) -> list[tuple[str, str]]:
-    if isinstance(template, Mapping):
-        return [bad for value in template.values() for bad in _bad_paths(value)]
-    if isinstance(template, list):
-        return [bad for value in template for bad in _bad_paths(value)]
-    if not isinstance(template, str):
-        return []
-    bad = []
-    for part in parse(template):
-        if isinstance(part, str) or len(part.parts) != 1 or not isinstance(part.parts[0], str):
-            continue
-        try:
-            compile_path(part.parts[0].strip() or "workflow")
-        except ValueError as error:
-            bad.append((template, str(error)))
-    return bad
-
-
-def snapshot(document: Mapping[str, Json], registered: Callable[[str], TaskDef | None]) -> WorkflowDef:
-    """The definition as a workflow keeps it: task definitions embedded, named by content hash.
-
-    An inline ``taskDefinition`` wins over the registered one.
-    """
-    listed = document.get("tasks")
-    tasks = [_with_definition(task, registered) for task in listed] if isinstance(listed, list) else listed
-    return from_snapshot({**document, "tasks": tasks})
-
-
-def _with_definition(task: Json, registered: Callable[[str], TaskDef | None]) -> Json:
-    """A step with its task definition. What is malformed stays as it is: the check that follows names it."""
-    if not isinstance(task, Mapping) or task.get("taskDefinition") is not None:
-        return task
-    name = task.get("name")
-    known = registered(name) if isinstance(name, str) else None
-    return task if known is None else {**task, "taskDefinition": dict(known.document)}
-
-
-def inline_definition(document: bytes, registered: Callable[[str], TaskDef | None]) -> WorkflowDef:
-    """The snapshot of a definition that a start brings with it.
-
-    Raises:
-        BadRequest: it is not valid; every violation is listed.
-    """
-    return snapshot(parse_json(document, what="the workflow definition"), registered)
-
-
-def from_snapshot(document: Mapping[str, Json]) -> WorkflowDef:
-    """Read a stored snapshot back."""
-    data = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
-    definition = parse_workflow_def(document).unwrap()
-    return replace(definition, content_hash=blake2b(data, digest_size=16).hexdigest())
-
-
-def single_task_workflow(task_type: str) -> Mapping[str, Json]:
-    """The definition of a task that is submitted alone: one step that takes the whole input."""
-    return {
-        "name": task_type,
-        "tasks": [
-            {
-                "name": task_type,
-                "taskReferenceName": task_type,
-                "inputParameters": "${workflow.input}",
-            }
-        ],
-    }

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from broker_engine.decider.expressions import resolve
-from broker_engine.model.definitions import Json, WorkflowDef, WorkflowTask
+from broker_engine.model.definitions import Json, WorkflowDef, WorkflowTask, iterations
 from broker_engine.model.state import Execution, TaskState
+
+
+class Scope(NamedTuple):
+    """Where a task stands whose expressions are resolved: the loops around it and the iterations it belongs to."""
+
+    loops: tuple[str, ...] = ()
+    iterations: tuple[str, ...] = ()
+
+
+TOP = Scope()
 
 
 class ExecutionDocument:
     """The document of one execution (expressions.Document). Payloads are parsed when first asked for."""
 
-    def __init__(self, execution: Execution, task_id: str | None, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, execution: Execution, task_id: str | None, environment: Mapping[str, str], scope: Scope = TOP
+    ) -> None:
         self._execution = execution
+        self._scope = scope
         self._names = {**environment, "CPEWF_TASK_ID": task_id} if task_id else dict(environment)
         self._environment = environment
         self._made: dict[str | tuple[str, str], Json] = {}
@@ -45,7 +58,7 @@ class ExecutionDocument:
         """What a root is made from, and how each of its members is."""
         if name == "workflow":
             return self, _WORKFLOW_MEMBERS
-        task = self._execution.tasks.get(name)
+        task = find_task(self._execution, name, self._scope)
         return None if task is None else (task, _TASK_MEMBERS)
 
 
@@ -86,6 +99,29 @@ _TASK_MEMBERS: Mapping[str, Callable[[TaskState], Json]] = {
 }
 
 
+def scope_of(execution: Execution, reference: str) -> Scope:
+    """The scope of a task."""
+    node, suffix = execution.definition.locate(reference)
+    return Scope(node.loops, iterations(suffix)) if suffix else TOP
+
+
+def find_task(execution: Execution, reference: str, scope: Scope = TOP) -> TaskState | None:
+    """The task that a reference of the definition means: inside its loop that of the current iteration (D30), seen
+    from outside that of the latest."""
+    node = execution.definition.index.get(reference)
+    if node is None or not node.loops:
+        return execution.tasks.get(reference)
+    suffix = ""
+    for depth, loop in enumerate(node.loops):
+        if scope.loops[depth : depth + 1] == (loop,):
+            suffix += f"__{scope.iterations[depth]}"
+        elif (row := execution.tasks.get(loop + suffix)) is not None:
+            suffix += f"__{row.iteration}"
+        else:
+            return None
+    return execution.tasks.get(reference + suffix)
+
+
 def _json(payload: bytes | None) -> Json:
     return orjson.loads(payload) if payload else {}
 
@@ -97,6 +133,7 @@ def task_input(
     environment: Mapping[str, str],
     *,
     earlier: bytes | None = None,
+    scope: Scope = TOP,
 ) -> bytes:
     """The input of a new attempt as JSON.
 
@@ -106,7 +143,7 @@ def task_input(
     template = step.definition.input_template
     if not step.input_parameters and not template and earlier is None:
         return b"{}"
-    document = ExecutionDocument(execution, task_id, environment)
+    document = ExecutionDocument(execution, task_id, environment, scope)
     resolved = resolve(step.input_parameters, document)
     values = dict(resolved) if isinstance(resolved, dict) else {}
     for key, value in template.items():

@@ -38,6 +38,8 @@ class Draft:
         self.command = command
         self.context = context
         self.outputs: list[Output] = []
+        #: Tasks whose successors are not begun yet (``walk.go_on`` does when the command is carried out).
+        self.ended: list[TaskState] = []
         self._before = None if is_new else execution.workflow
         self._tasks: list[TaskState] = []
         self._transitions: list[Transition] = []
@@ -112,7 +114,7 @@ class Draft:
     def change_workflow(self, **changes: Any) -> None:
         before = self.execution
         workflow = evolve(before.workflow, updated_at_ms=self.now_ms, **changes)
-        self.execution = Execution(workflow, before.tasks, before.definition, before.last_seq)
+        self.execution = Execution(workflow, before.tasks, before.definition, before.last_seq, before.live)
 
     def tell_workflow(self, status: WorkflowStatus, code: ReasonCode, reason: str | None = None) -> None:
         """Tell an event about the workflow itself."""

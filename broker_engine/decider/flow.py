@@ -13,7 +13,7 @@ import orjson
 from broker_engine.decider import controls, holds, slots
 from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
-from broker_engine.decider.documents import task_input, workflow_output
+from broker_engine.decider.documents import TOP, scope_of, task_input, workflow_output
 from broker_engine.decider.domains import place
 from broker_engine.decider.draft import MAX_REASON, Draft
 from broker_engine.decider.identity import task_id as derive_task_id
@@ -22,8 +22,8 @@ from broker_engine.decider.payload_schemas import payload_problem
 from broker_engine.decider.retries import is_fatal, retry_delay_ms
 from broker_engine.model.commands import TaskReported
 from broker_engine.model.decision import ControlKind, Delay, Schedule
-from broker_engine.model.definitions import TaskDef, TimeoutPolicy, WorkflowTask
-from broker_engine.model.limits import START_WITHIN_MS
+from broker_engine.model.definitions import TaskDef, TimeoutPolicy, WorkflowTask, iterations
+from broker_engine.model.limits import START_WITHIN_MS, SYSTEM_DOMAIN
 from broker_engine.model.state import TaskState, evolve
 from broker_engine.model.status import (
     FACTS,
@@ -74,61 +74,65 @@ WORKFLOW_ENDS: Mapping[TaskStatus, WorkflowStatus] = {
 }
 
 
-def schedule(draft: Draft, step: WorkflowTask, code: ReasonCode) -> None:
-    """Make the first attempt of a step, and of those after it while each ends as it appears."""
-    ended = _schedule(draft, step, code)
-    if ended is not None:
-        _go_on(draft, ended)
+def first_attempt(
+    draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode, *, in_engine: bool = False
+) -> TaskState:
+    """The first attempt of a step, which has not appeared yet.
 
-
-def _schedule(draft: Draft, step: WorkflowTask, code: ReasonCode) -> TaskState | None:
-    """Make the first attempt of a step; returned when it ended as it appeared and the flow goes on."""
-    workflow = draft.workflow
+    Args:
+        suffix: the iterations that it belongs to, as they stand in its name (``__2__5``).
+        in_engine: no worker of a domain of the user's runs it.
+    """
+    workflow, reference = draft.workflow, step.reference + suffix
     task_id = derive_task_id(
         workflow_id=workflow.workflow_id,
         incarnation=workflow.incarnation,
         run=workflow.run,
-        reference=step.reference,
+        reference=reference,
     )
-    domain, choices = place(workflow.task_to_domain, step.name, draft.context)
-    task = TaskState(
+    if in_engine:
+        domain, choices, task_type = SYSTEM_DOMAIN, "", step.type
+    else:
+        domain, choices = place(workflow.task_to_domain, step.name, draft.context)
+        task_type = step.name
+    scope = scope_of(draft.execution, reference) if suffix else TOP
+    return TaskState(
         phase=Phase.CREATED if step.start_delay_seconds else Phase.QUEUED,
         status=TaskStatus.SCHEDULED,
         task_id=task_id,
         workflow_id=workflow.workflow_id,
         workflow_name=workflow.name,
         run=workflow.run,
-        reference=step.reference,
-        task_type=step.name,
+        reference=reference,
+        task_type=task_type,
         domain=domain,
         domain_choices=choices,
         seq=draft.execution.last_seq + 1,
         priority=workflow.priority,
-        input=task_input(draft.execution, step, task_id, draft.context.environment),
+        iteration=int(scope.iterations[-1]) if suffix else 0,
+        input=task_input(draft.execution, step, task_id, draft.context.environment, scope=scope),
         first_scheduled_at_ms=draft.now_ms,
         scheduled_at_ms=draft.now_ms,
         updated_at_ms=draft.now_ms,
         reason_code=code,
     )
-    return _add(draft, task, code, delay_ms=step.start_delay_seconds * 1_000)
 
 
-def _add(
-    draft: Draft, task: TaskState, code: ReasonCode, *, delay_ms: int, reason: str | None = None
-) -> TaskState | None:
-    """Add an attempt that is handed out now or after its delay."""
-    problem = _input_problem(draft, task)
+def add(draft: Draft, task: TaskState, code: ReasonCode, *, delay_ms: int, reason: str | None = None) -> None:
+    """Add an attempt that is handed out now or after its delay; one that cannot run ends as it appears."""
+    problem = input_problem(draft, task)
     if problem is not None:
-        return _refuse_input(draft, task, draft.step(task), *problem)
+        refuse(draft, task, *problem)
+        return
     if holds.is_held(draft, task):
         task = holds.as_held(draft, task)
         if delay_ms <= 0:
             draft.appear(task, code, reason)
-            return None
+            return
     if delay_ms <= 0:
         draft.appear(_on_queue(draft, task), code, reason)
         _put_on_queue(draft, task.reference)
-        return None
+        return
     due_at_ms = draft.now_ms + delay_ms
     waiting_for = WaitingFor.RESUME if task.phase is Phase.PAUSED else WaitingFor.DELAY
     draft.appear(evolve(task, due_at_ms=due_at_ms, waiting_for=waiting_for), code, reason)
@@ -140,7 +144,6 @@ def _add(
             due_at_ms=due_at_ms,
         )
     )
-    return None
 
 
 def _on_queue(draft: Draft, task: TaskState) -> TaskState:
@@ -291,8 +294,7 @@ def apply_report(draft: Draft, task: TaskState, report: TaskReported) -> None:
         "waiting_for": None,
     }
     if ending.status is TaskStatus.COMPLETED:
-        done = draft.move(task, ending.cause, ending.phase, ending.code, reason=reason, **changes)
-        _go_on(draft, done)
+        draft.ended.append(draft.move(task, ending.cause, ending.phase, ending.code, reason=reason, **changes))
     else:
         _fail(draft, task, ending, reason, changes)
 
@@ -355,9 +357,11 @@ def end_badly(
     ending: Ending,
     reason: str | None,
     changes: Mapping[str, Any],  # fields of TaskState
+    *,
+    may_retry: bool = True,
 ) -> None:
     """End a live attempt that did not succeed, from outside this module."""
-    _fail(draft, task, ending, reason, changes)
+    _fail(draft, task, ending, reason, changes, may_retry=may_retry)
 
 
 def _timeout_reason(kind: DeadlineKind, definition: TaskDef) -> str:
@@ -389,7 +393,7 @@ def _fail(
     step = draft.step(task)
     if task.phase is Phase.CANCELING:
         ending, reason = _as_canceled(task, ending, reason)
-    elif task.phase in STARTED and ending.cause is Cause.TIMED_OUT:
+    elif task.phase in STARTED and ending.cause is Cause.TIMED_OUT and not task.is_in_engine:
         draft.outputs.append(controls.tell(task, ControlKind.SUPERSEDED, reason))
     retry = _next_attempt(draft, task, step) if may_retry and FACTS[ending.status].is_retriable else None
     limit = _missed_limit(draft, task, step.definition, retry.delay_ms) if retry is not None else None
@@ -405,9 +409,7 @@ def _fail(
         )
         draft.mark_retried(ended)
         again = evolve(retry.task, reason_code=ReasonCode.RETRYABLE_ERROR, reason=ended.reason)
-        refused = _add(draft, again, ReasonCode.RETRYABLE_ERROR, delay_ms=retry.delay_ms, reason=reason)
-        if refused is not None:
-            _go_on(draft, refused)
+        add(draft, again, ReasonCode.RETRYABLE_ERROR, delay_ms=retry.delay_ms, reason=reason)
         return
     code = limit or ending.code
     if step.optional:
@@ -420,13 +422,13 @@ def _fail(
             reason=reason or f"the optional task ended {ending.status}",
             **changes,
         )
-        _go_on(draft, done)
+        draft.ended.append(done)
         return
     ended = draft.move(task, ending.cause, ending.phase, code, status=ending.status, reason=reason, **changes)
     if step.permissive:
-        _go_on(draft, ended)
+        draft.ended.append(ended)
         return
-    _end_by_failure(draft, ended, code)
+    end_by_failure(draft, ended, code)
 
 
 def _as_canceled(task: TaskState, ending: Ending, reason: str | None) -> tuple[Ending, str | None]:
@@ -443,7 +445,7 @@ class _Retry(NamedTuple):
 
 def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry | None:
     """The attempt after a failed one, None when none is left. A new record with a new id; the failed one stays."""
-    if task.attempt >= step.retry_limit:
+    if task.attempt >= step.retry_limit or task.is_in_engine:
         return None
     workflow, attempt = draft.workflow, task.attempt + 1
     task_id = derive_task_id(
@@ -455,7 +457,11 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         attempt=attempt,
     )
     delay_ms = retry_delay_ms(step.definition, task.attempt, task_id)
-    domain, choices = place(workflow.task_to_domain, task.task_type, draft.context)
+    if task.domain == SYSTEM_DOMAIN:
+        domain, choices = SYSTEM_DOMAIN, ""
+    else:
+        domain, choices = place(workflow.task_to_domain, task.task_type, draft.context)
+    scope = scope_of(draft.execution, task.reference) if task.iteration else TOP
     again = TaskState(
         phase=Phase.RETRY_WAIT if delay_ms else Phase.QUEUED,
         status=TaskStatus.SCHEDULED,
@@ -471,7 +477,7 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         iteration=task.iteration,
         attempt=attempt,
         priority=task.priority,
-        input=task_input(draft.execution, step, task_id, draft.context.environment, earlier=task.input),
+        input=task_input(draft.execution, step, task_id, draft.context.environment, earlier=task.input, scope=scope),
         retry_delay_ms=delay_ms,
         first_scheduled_at_ms=task.first_scheduled_at_ms,
         scheduled_at_ms=draft.now_ms,
@@ -497,7 +503,7 @@ def _missed_limit(draft: Draft, task: TaskState, definition: TaskDef, delay_ms: 
     return ReasonCode.DEADLINE_EXCEEDED if deadline_ms is not None and starts_at_ms >= deadline_ms else None
 
 
-def _input_problem(draft: Draft, task: TaskState) -> tuple[ReasonCode, str] | None:
+def input_problem(draft: Draft, task: TaskState) -> tuple[ReasonCode, str] | None:
     """Why a task cannot run with its resolved input."""
     if len(task.input) > draft.context.max_payload_bytes:
         limit = draft.context.max_payload_bytes
@@ -510,8 +516,9 @@ def _input_problem(draft: Draft, task: TaskState) -> tuple[ReasonCode, str] | No
     return None
 
 
-def _refuse_input(draft: Draft, task: TaskState, step: WorkflowTask, code: ReasonCode, reason: str) -> TaskState | None:
-    """A new task that cannot run with its input ends as it appears; returned when the flow goes on."""
+def refuse(draft: Draft, task: TaskState, code: ReasonCode, reason: str) -> None:
+    """A new task that cannot run ends as it appears."""
+    step = draft.step(task)
     phase = Phase.SUCCEEDED if step.optional else Phase.FAILED
     ended = evolve(
         task,
@@ -524,51 +531,64 @@ def _refuse_input(draft: Draft, task: TaskState, step: WorkflowTask, code: Reaso
     )
     ended = draft.appear(ended, code, reason)
     if step.optional or step.permissive:
-        return ended
-    _end_by_failure(draft, ended, code)
-    return None
+        draft.ended.append(ended)
+    else:
+        end_by_failure(draft, ended, code)
 
 
-def _go_on(draft: Draft, done: TaskState) -> None:
-    """Schedule the step after an ended one, or end the workflow after the last."""
-    definition = draft.execution.definition
-    while (following := definition.index[done.reference] + 1) < len(definition.tasks):
-        ended = _schedule(draft, definition.tasks[following], ReasonCode.PREVIOUS_TASK_DONE)
-        if ended is None:
-            return
-        done = ended
+def complete(draft: Draft) -> None:
+    """End the workflow, whose tasks have all ended."""
+    tasks = draft.execution.tasks
     failed = [
         task
-        for step in definition.tasks
-        if step.permissive
-        and not step.optional
-        and (task := draft.execution.tasks.get(step.reference)) is not None
-        and not FACTS[task.status].is_successful
+        for task in tasks.values()
+        if not FACTS[task.status].is_successful and draft.step(task).permissive and not draft.step(task).optional
     ]
     if failed:
+        failed.sort(key=lambda task: task.seq)
         reason = "; ".join(f"{task.reference} {task.status}: {task.reason or 'no reason given'}" for task in failed)
-        _end_by_failure(draft, failed[0], ReasonCode.RETRIES_EXHAUSTED, reason, WorkflowStatus.FAILED)
+        end_by_failure(draft, failed[0], ReasonCode.RETRIES_EXHAUSTED, reason, WorkflowStatus.FAILED)
     else:
-        _finish(draft, WorkflowStatus.COMPLETED, ReasonCode.ALL_TASKS_DONE, None, last=done)
+        last = max(tasks.values(), key=lambda task: task.seq)
+        finish(draft, WorkflowStatus.COMPLETED, ReasonCode.ALL_TASKS_DONE, None, last=last)
 
 
-def _end_by_failure(
+def end_by_failure(
     draft: Draft,
     task: TaskState,
     code: ReasonCode,
     reason: str | None = None,
     status: WorkflowStatus | None = None,
 ) -> None:
+    _fail_around(draft, task)
     reason = reason or task.reason or f"task {task.reference} ended {task.status}"
-    _finish(draft, status or WORKFLOW_ENDS[task.status], code, reason, last=task, failed=task)
+    finish(draft, status or WORKFLOW_ENDS[task.status], code, reason, last=task, failed=task)
+
+
+def _fail_around(draft: Draft, task: TaskState) -> None:
+    """The JOINs that wait for a failed task fail with it, and so do the loops around it."""
+    execution = draft.execution
+    node, suffix = execution.definition.locate(task.reference)
+    around = [reference + suffix for reference in execution.definition.joins.get(node.step.reference, ())]
+    around += [
+        loop + "".join(f"__{number}" for number in iterations(suffix)[:depth]) for depth, loop in enumerate(node.loops)
+    ]
+    is_canceled = task.status is TaskStatus.CANCELED
+    for row in [execution.tasks[reference] for reference in around if reference in (execution.live or ())]:
+        reason = f"{task.reference} {task.status}: {task.reason or 'no reason given'}"
+        if is_canceled:
+            cause, phase, status = Cause.CANCELED_BY_WORKER, Phase.CANCELED, TaskStatus.CANCELED
+        else:
+            cause, phase, status = Cause.FAILED, Phase.FAILED, TaskStatus.FAILED
+        draft.move(row, cause, phase, ReasonCode.JOINED, status=status, reason=reason, waiting_for=None)
 
 
 def end_workflow(draft: Draft, status: WorkflowStatus, code: ReasonCode, reason: str) -> None:
     """End a live workflow from outside its tasks (request or time-out)."""
-    _finish(draft, status, code, reason, last=None)
+    finish(draft, status, code, reason, last=None)
 
 
-def _finish(
+def finish(
     draft: Draft,
     status: WorkflowStatus,
     code: ReasonCode,
@@ -576,20 +596,22 @@ def _finish(
     *,
     last: TaskState | None,
     failed: TaskState | None = None,
+    given: bytes | None = None,
 ) -> None:
-    for task in draft.execution.tasks.values():
-        if not task.is_terminal:
-            if task.phase in STARTED:
-                draft.outputs.append(controls.tell(task, ControlKind.CANCEL, reason))
-            draft.move(
-                task,
-                Cause.WORKFLOW_ENDS,
-                Phase.CANCELED,
-                code if code is ReasonCode.CANCEL_REQUESTED else ReasonCode.WORKFLOW_ENDED,
-                reason=reason,
-                waiting_for=None,
-            )
-    output = workflow_output(draft.execution, last, draft.context.environment)
+    """End the workflow. ``given``: its output, if a TERMINATE gave one."""
+    draft.ended.clear()
+    for task in draft.execution.live_tasks():
+        if task.phase in STARTED and not task.is_in_engine:
+            draft.outputs.append(controls.tell(task, ControlKind.CANCEL, reason))
+        draft.move(
+            task,
+            Cause.WORKFLOW_ENDS,
+            Phase.CANCELED,
+            code if code is ReasonCode.CANCEL_REQUESTED else ReasonCode.WORKFLOW_ENDED,
+            reason=reason,
+            waiting_for=None,
+        )
+    output = given or workflow_output(draft.execution, last, draft.context.environment)
     if len(output) > draft.context.max_payload_bytes:
         if status is WorkflowStatus.COMPLETED:  # any other end keeps its own reason
             status, code = WorkflowStatus.FAILED, ReasonCode.PAYLOAD_TOO_LARGE

@@ -66,6 +66,9 @@ def go_on(task: TaskState, now_ms: int) -> TaskState:
     since_ms, paused_ms = task.paused_at_ms, task.paused_ms
     if task.started_at_ms is not None:
         paused_ms += now_ms - max(since_ms, task.started_at_ms)
+    if task.is_in_engine:
+        due_at_ms = None if task.due_at_ms is None else task.due_at_ms + now_ms - since_ms
+        return evolve(task, paused_at_ms=None, paused_ms=paused_ms, due_at_ms=due_at_ms)
     if task.phase is Phase.QUEUED and task.handed_out_at_ms is not None:
         handed_out_at_ms = task.handed_out_at_ms + now_ms - max(since_ms, task.handed_out_at_ms)
         return evolve(task, paused_at_ms=None, paused_ms=paused_ms, handed_out_at_ms=handed_out_at_ms)

@@ -20,7 +20,7 @@ def lost_tasks(execution: Execution, worker_id: str, lost_at_ms: int) -> list[Ta
         return []
     return [
         task
-        for task in execution.tasks.values()
+        for task in execution.live_tasks()
         if task.worker_id == worker_id
         and task.phase in IN_HAND
         and response_clock_ms(task) <= lost_at_ms

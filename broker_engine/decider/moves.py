@@ -36,6 +36,8 @@ class Cause(StrEnum):
     PAUSE_ASKED = "asked to pause"
     PAUSED = "paused"
     RESUMED = "resumed"
+    ITERATES = "iterates"
+    EVALUATES = "evaluates its condition"
 
 
 _WAITING = (Phase.CREATED, Phase.RETRY_WAIT)
@@ -45,9 +47,9 @@ _CANCELING_ENDS = (Cause.COMPLETED, Cause.FAILED, Cause.FAILED_TERMINALLY, Cause
 
 MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     # An input over the size limit ends a task as it appears; an optional one counts as done.
-    # In a paused workflow it appears held.
+    # In a paused workflow it appears held. An operator of the engine's own runs, or is done, as it appears.
     (None, Cause.APPEARS): frozenset(
-        {Phase.CREATED, Phase.RETRY_WAIT, Phase.QUEUED, Phase.PAUSED, Phase.FAILED, Phase.SUCCEEDED}
+        {Phase.CREATED, Phase.RETRY_WAIT, Phase.QUEUED, Phase.RUNNING, Phase.PAUSED, Phase.FAILED, Phase.SUCCEEDED}
     ),
     **{(phase, Cause.DELAY_OVER): frozenset({Phase.QUEUED}) for phase in _WAITING},
     # A callback: its worker put it away for a while.
@@ -70,7 +72,7 @@ MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     # Cancel: what waits ends at once, what runs is asked (B8).
     **{
         (phase, Cause.CANCELED): frozenset({Phase.CANCELED, Phase.SUCCEEDED})
-        for phase in (*_WAITING, Phase.QUEUED, Phase.PAUSED)
+        for phase in (*_WAITING, Phase.QUEUED, Phase.RUNNING, Phase.PAUSED)  # RUNNING: without a worker
     },
     **{(phase, Cause.CANCEL_ASKED): frozenset({Phase.CANCELING}) for phase in (Phase.STARTING, Phase.RUNNING)},
     **{(Phase.CANCELING, cause): frozenset({Phase.CANCELED, Phase.SUCCEEDED}) for cause in _CANCELING_ENDS},
@@ -83,6 +85,9 @@ MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     },
     (Phase.PAUSED, Cause.RESUMED): frozenset({Phase.QUEUED, *_WAITING}),
     **{(phase, Cause.RESUMED): frozenset({phase}) for phase in (Phase.STARTING, Phase.RUNNING)},
+    # A loop hands its condition out after each round, and begins the next one when it holds.
+    (Phase.RUNNING, Cause.EVALUATES): frozenset({Phase.QUEUED}),
+    **{(phase, Cause.ITERATES): frozenset({Phase.RUNNING}) for phase in (Phase.QUEUED, *STARTED)},
 }
 
 

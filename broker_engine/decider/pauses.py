@@ -34,6 +34,8 @@ def pause_task(draft: Draft, command: PauseTask) -> str | None:
         draft.answer(200, f"paused by {task.paused_by} already")
         return f"the task is paused by {task.paused_by} already"
     why = _paused_by(command.operator, command.reason)
+    if task.is_in_engine:
+        return _refuse(draft, f"task {task.reference} is a {task.task_type} that the engine runs: pause the workflow")
     if task.phase in STARTED:
         _ask(draft, task, command.operator, why)
         draft.answer(200, f"worker {task.worker_id} was asked to pause; it does at the task's next safe point")

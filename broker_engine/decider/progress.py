@@ -73,7 +73,7 @@ def reset_callbacks(draft: Draft, command: ResetCallbacks) -> str | None:
         message = f"the workflow is {status}: only a live workflow has callbacks to reset"
         draft.answer(409, message)
         return message
-    waiting = [task for task in draft.execution.tasks.values() if waits_for_callback(task)]
+    waiting = [task for task in draft.execution.live_tasks() if waits_for_callback(task)]
     for task in waiting:
         flow.hand_out(draft, task, Cause.DELAY_OVER, ReasonCode.CALLBACKS_RESET)
     draft.answer(200, command.key)

@@ -11,7 +11,8 @@ from typing import assert_never
 import orjson
 
 from broker_engine.decider.context import Context
-from broker_engine.decider.definitions import parse_json, parse_task_def, parse_workflow_def
+from broker_engine.decider.definition_tree import parse_workflow_def
+from broker_engine.decider.definitions import parse_json, parse_task_def
 from broker_engine.decider.draft import reply
 from broker_engine.errors import BadRequest, Conflict, NotFound, PayloadTooLarge, Violation
 from broker_engine.model.caps import MAX_CAP, cap_key

@@ -6,10 +6,10 @@ Conductor's unit, seconds, in their names. Validation is in ``decider/definition
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 
 class RetryLogic(StrEnum):
@@ -94,6 +94,10 @@ class TaskDef:
     document: Mapping[str, Json] = field(default_factory=dict, compare=False, repr=False)
 
 
+#: Steps that follow one another.
+Steps: TypeAlias = "tuple[WorkflowTask, ...]"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowTask:
     """One step of a workflow definition, with the task definition in force."""
@@ -109,15 +113,66 @@ class WorkflowTask:
     #: Overrides the task definition's when set.
     retry_count: int | None = None
     definition: TaskDef
+    #: SWITCH, INLINE: how ``expression`` is to be read.
+    evaluator: str | None = None
+    expression: str | None = None
+    #: SWITCH: what is done for each value, and for all others.
+    cases: Mapping[str, Steps] = field(default_factory=dict)
+    default_case: Steps = ()
+    #: FORK_JOIN: lists that are begun together.
+    branches: tuple[Steps, ...] = ()
+    #: JOIN: references that it waits for.
+    join_on: tuple[str, ...] = ()
+    #: DO_WHILE: what is repeated while the condition holds, or once for each item.
+    body: Steps = ()
+    loop_condition: str | None = None
+    items: Json = None
+    #: EVENT: where to.
+    sink: str | None = None
+    #: LAMBDA: the body of a function.
+    script: str | None = None
 
     @property
     def retry_limit(self) -> int:
         return self.definition.retry_count if self.retry_count is None else self.retry_count
 
+    @property
+    def lists(self) -> Iterator[Steps]:
+        """The lists of steps inside it."""
+        yield from self.cases.values()
+        yield from (self.default_case, *self.branches, self.body)
+
+
+class Node(NamedTuple):
+    """Where a step stands in its workflow."""
+
+    step: WorkflowTask
+    #: The list it stands in, and its place there.
+    siblings: Steps
+    position: int
+    #: The reference of the operator that this list belongs to; None at the top.
+    owner: str | None
+    #: The loops around it, the outermost first.
+    loops: tuple[str, ...]
+
+
+def index(steps: Steps, owner: str | None = None, loops: tuple[str, ...] = ()) -> Iterator[tuple[str, Node]]:
+    """Every step of a tree by its reference, parents first."""
+    for position, step in enumerate(steps):
+        yield step.reference, Node(step, steps, position, owner, loops)
+        inside = (*loops, step.reference) if step.body else loops
+        for inner in step.lists:
+            yield from index(inner, step.reference, inside)
+
+
+def iterations(suffix: str) -> tuple[str, ...]:
+    """``__2__5`` as (``2``, ``5``)."""
+    return tuple(suffix.split("__")[1:])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowDef:
-    """An ordered list of tasks and what is known about running them."""
+    """A tree of tasks (lists, with lists inside operators) and what is known about running them."""
 
     name: str
     version: int = 1
@@ -134,8 +189,29 @@ class WorkflowDef:
     #: The snapshot as canonical JSON: what is stored and shown.
     document: Mapping[str, Json] = field(default_factory=dict, compare=False, repr=False)
 
-    #: Position of each reference in ``tasks``.
-    index: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+    #: Every step of the tree by its reference.
+    index: Mapping[str, Node] = field(default_factory=dict, compare=False, repr=False)
+    #: The JOINs that wait for a reference.
+    joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def task(self, reference: str) -> WorkflowTask:
-        return self.tasks[self.index[reference]]
+        """The step of a task, whichever iteration it belongs to."""
+        return self.locate(reference)[0].step
+
+    def locate(self, reference: str) -> tuple[Node, str]:
+        """A task's place in the tree, and the iterations in its name: ``("charge", "__2__5")`` for ``charge__2__5``.
+
+        Raises:
+            KeyError: there is no such task.
+        """
+        node = self.index.get(reference)
+        if node is not None and not node.loops:
+            return node, ""
+        base, suffix = reference, ""
+        while base:
+            base, _, number = base.rpartition("__")
+            suffix = f"__{number}{suffix}"
+            node = self.index.get(base)
+            if node is not None and len(node.loops) == len(iterations(suffix)) and number.isdigit():
+                return node, suffix
+        raise KeyError(reference)

@@ -5,6 +5,8 @@ from __future__ import annotations
 _DAY_MS = 24 * 60 * 60 * 1_000
 
 DEFAULT_DOMAIN = "default"
+#: Where the operators that run outside the decider are handed out.
+SYSTEM_DOMAIN = "system"
 
 #: A record's largest encoded size. Kafka's default `max.message.bytes` is 1,048,588 including batch overhead.
 MAX_RECORD_BYTES = 1_000_000

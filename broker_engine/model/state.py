@@ -164,6 +164,11 @@ class TaskState(NamedTuple):
     def is_terminal(self) -> bool:
         return self.ended_at_ms is not None
 
+    @property
+    def is_in_engine(self) -> bool:
+        """Whether it runs without a worker: a JOIN, a loop, a WAIT (what a worker runs has a lease)."""
+        return self.phase is Phase.RUNNING and self.lease is None
+
 
 State = TypeVar("State", WorkflowState, TaskState)
 _POSITIONS: dict[type[Any], dict[str, int]] = {
@@ -188,7 +193,22 @@ class Execution(NamedTuple):
     definition: WorkflowDef
     #: The largest ``seq`` given out in this run.
     last_seq: int = 0
+    #: References of the tasks that have not ended: what a decision looks at, however many have. None: not counted yet.
+    live: frozenset[str] | None = None
 
     def with_task(self, task: TaskState) -> Execution:
-        tasks = self.tasks.set(task.reference, task)
-        return Execution(self.workflow, tasks, self.definition, max(self.last_seq, task.seq))
+        reference = task.reference
+        tasks, live = self.tasks.set(reference, task), self.live
+        if live is None:
+            live = frozenset(name for name, known in tasks.items() if known.ended_at_ms is None)
+        elif (task.ended_at_ms is None) is not (reference in live):
+            live = live ^ {reference}
+        return Execution(self.workflow, tasks, self.definition, max(self.last_seq, task.seq), live)
+
+    def live_tasks(self) -> list[TaskState]:
+        """The tasks that have not ended, in the order in which they appeared (sets have none)."""
+        if self.live is None:
+            found = [task for task in self.tasks.values() if task.ended_at_ms is None]
+        else:
+            found = [self.tasks[reference] for reference in self.live]
+        return sorted(found, key=lambda task: task.seq) if len(found) > 1 else found

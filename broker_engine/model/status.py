@@ -136,6 +136,9 @@ class WaitingFor(StrEnum):
     SLOT = "slot"  # a limit: concurrency, rate, tenant, global
     LOCK = "lock"  # the resource is worked on by another task
     RESUME = "resume"  # paused by somebody
+    TASKS = "tasks"  # other tasks: those that a JOIN joins, the body of a loop
+    TIME = "time"  # the moment that a WAIT names
+    UPDATE = "update"  # somebody ends it: HUMAN, WAIT without a moment
 
 
 class ReasonCode(StrEnum):
@@ -177,6 +180,11 @@ class ReasonCode(StrEnum):
     RESUMED = "RESUMED"
     WORKFLOW_ENDED = "WORKFLOW_ENDED"
     ALL_TASKS_DONE = "ALL_TASKS_DONE"
+    EVALUATED = "EVALUATED"
+    JOINED = "JOINED"
+    ITERATED = "ITERATED"
+    WAIT_OVER = "WAIT_OVER"
+    TERMINATED_BY_TASK = "TERMINATED_BY_TASK"
     QUARANTINED = "QUARANTINED"
     RELEASED = "RELEASED"
     MOVED = "MOVED"

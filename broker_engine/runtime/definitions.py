@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 import structlog
 
-from broker_engine.decider.definitions import inline_definition, parse_task_def, snapshot
+from broker_engine.decider.definition_tree import inline_definition, snapshot
+from broker_engine.decider.definitions import parse_task_def
 from broker_engine.errors import BadRequest, DecodeError
 from broker_engine.log.ports import BEGINNING, FOLLOW_MS, Log, Record, TopicPartition
 from broker_engine.model.caps import NO_CAPS, Cap, Caps, read_cap, together

@@ -124,7 +124,7 @@ class Losses:
     def _taken_with(self, partition: Partition) -> Iterator[str]:
         """The lost workers on which something of this partition ran."""
         for execution in partition.live.values():
-            for task in execution.tasks.values():
+            for task in execution.live_tasks():
                 if task.phase not in IN_HAND or task.worker_id not in self._lost:
                     continue
                 if lost_tasks(execution, task.worker_id, self._lost[task.worker_id].at_ms):

@@ -15,7 +15,7 @@ import orjson
 import structlog
 from immutables import Map
 
-from broker_engine.decider.definitions import from_snapshot
+from broker_engine.decider.definition_tree import from_snapshot
 from broker_engine.errors import LogError, UnsafeSettings
 from broker_engine.log.ports import BEGINNING, CommittedOffset, Isolation, Log, Record, TopicPartition
 from broker_engine.model.slots import Entry

@@ -472,7 +472,7 @@ class Turn:
             return
         partition.live[workflow_id] = execution
         partition.watch(workflow_id, execution)  # an earlier run's end may have taken the entry off
-        for task in execution.tasks.values():
+        for task in execution.live_tasks():
             if task.waiting_for is WaitingFor.TOPIC:
                 waiter = (workflow_id, task.reference, task.task_id)
                 self._setting.queues.request(task.domain, task.task_type, waiter)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import orjson
 
-from broker_engine.decider.definitions import single_task_workflow
+from broker_engine.decider.definition_tree import single_task_workflow
 from broker_engine.errors import LogError, NoAnswer
 from broker_engine.log.ports import BEGINNING, Delivery, Isolation, Record, TopicPartition
 from broker_engine.model.commands import (

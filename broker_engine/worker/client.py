@@ -13,7 +13,8 @@ from typing import Any, Self, cast
 
 import orjson
 
-from broker_engine.decider.definitions import parse_task_def, parse_workflow_def, single_task_workflow
+from broker_engine.decider.definition_tree import parse_workflow_def, single_task_workflow
+from broker_engine.decider.definitions import parse_task_def
 from broker_engine.decider.domains import domains_problem
 from broker_engine.decider.identity import workflow_id_for
 from broker_engine.errors import BadRequest, NoAnswer, NotFound, PayloadTooLarge, Violation

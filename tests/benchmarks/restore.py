@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from broker_engine.config import KafkaSettings, Settings
-from broker_engine.decider.definitions import from_snapshot
+from broker_engine.decider.definition_tree import from_snapshot
 from broker_engine.log.confluent import ConfluentLog
 from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.model.status import Phase, TaskStatus, WorkflowStatus

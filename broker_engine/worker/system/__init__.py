@@ -5,6 +5,6 @@ process that decides. So these operators are tasks like any other, handed out to
 ``broker-engine system``. Adding one is a function and one row in ``SYSTEM_TASKS``.
 """
 
-from broker_engine.worker.system.tasks import SYSTEM_DOMAIN, SYSTEM_TASKS, Resources, system_tasks
+from broker_engine.worker.system.tasks import SYSTEM_TASKS, Resources, system_tasks
 
-__all__ = ["SYSTEM_DOMAIN", "SYSTEM_TASKS", "Resources", "system_tasks"]
+__all__ = ["SYSTEM_TASKS", "Resources", "system_tasks"]

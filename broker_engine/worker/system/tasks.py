@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker_engine.log.ports import Log
+from broker_engine.model.limits import SYSTEM_DOMAIN
 from broker_engine.worker.context import TaskContext
 from broker_engine.worker.system import calls, scripts
 from broker_engine.worker.system.publishing import Publishing
 from broker_engine.worker.system.transforms import Transforms
 from broker_engine.worker.task import TaskWorker, task
 
-#: Where the operators that run outside the decider are handed out.
-SYSTEM_DOMAIN = "system"
 #: Of one operator, in one process.
 CONCURRENCY = 10
 

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from broker_engine.decider.definition_tree import from_snapshot, parse_workflow_def, single_task_workflow, snapshot
 from broker_engine.decider.definitions import (
     MAX_DEPTH,
     MAX_RETRIES,
@@ -14,12 +15,8 @@ from broker_engine.decider.definitions import (
     WORKFLOW_DEF_FIELDS,
     WORKFLOW_TASK_FIELDS,
     Rule,
-    from_snapshot,
     parse_json,
     parse_task_def,
-    parse_workflow_def,
-    single_task_workflow,
-    snapshot,
 )
 from broker_engine.errors import BadRequest
 from broker_engine.model.definitions import RetryLogic, TaskDef, TimeoutPolicy

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from broker_engine.decider.definitions import parse_task_def, parse_workflow_def
+from broker_engine.decider.definition_tree import parse_workflow_def
+from broker_engine.decider.definitions import parse_task_def
 from broker_engine.decider.payload_schemas import payload_problem
 from broker_engine.model.status import ReasonCode, TaskStatus, WorkflowStatus
 from tests.builders import Story, a_step, asked

@@ -5,7 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
-from broker_engine.decider.definitions import parse_task_def, snapshot
+from broker_engine.decider.definition_tree import snapshot
+from broker_engine.decider.definitions import parse_task_def
 from broker_engine.decider.registry import DefinitionCommand, decide_definition, workflow_def_key
 from broker_engine.model.commands import DeleteTaskDef, DeleteWorkflowDef, PutTaskDef, PutWorkflowDef
 from broker_engine.model.decision import Answer, Decision, WriteDefinition

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from broker_engine.decider.definitions import single_task_workflow
+from broker_engine.decider.definition_tree import single_task_workflow
 from broker_engine.errors import NotFound
 from broker_engine.log.ports import Record, TopicPartition
 from broker_engine.model.commands import StartWorkflow, TerminateWorkflow

@@ -1,0 +1,329 @@
+"""Reading workflow definitions: the tree of their tasks, checked as a whole.
+
+``definitions.py`` says what a field may be; here is what the parts of a tree must be to each other. Every violation is
+found at once, each with its path (``tasks[2].decisionCases.a[0].inputParameters``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from typing import NamedTuple
+
+import orjson
+
+from broker_engine.decider.definitions import (
+    MAX_TASKS,
+    MAX_TREE_DEPTH,
+    SYSTEM_RESPONSE_SECONDS,
+    WORKFLOW_DEF_FIELDS,
+    WORKFLOW_TASK_FIELDS,
+    Parsed,
+    name_violations,
+    parse_json,
+    parse_task_def,
+    read_fields,
+)
+from broker_engine.decider.expressions import compile_path, parse, references
+from broker_engine.decider.payload_schemas import schema_violations
+from broker_engine.decider.task_types import SIMPLE, TASK_TYPES, UNSUPPORTED
+from broker_engine.decider.task_types.scripts import EVALUATORS, VALUE_PARAM
+from broker_engine.errors import Violation
+from broker_engine.model.definitions import Json, Steps, TaskDef, TimeoutPolicy, WorkflowDef, WorkflowTask, index
+
+#: How a task in a loop is called: a reference of this form could be taken for one.
+_ITERATION = re.compile(r"(.+?)(__\d+)+")
+
+
+class _Found(NamedTuple):
+    """A step of the document, wherever it stands."""
+
+    path: str
+    document: Mapping[str, Json]
+    #: References of the loops around it.
+    loops: tuple[Json, ...]
+    #: What follows it in its list.
+    following: Json
+
+
+class _Reading:
+    """One definition while it is read."""
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+        self.warnings: list[str] = []
+        self.found: list[_Found] = []
+
+    def refuse(self, path: str, message: str, value: Json) -> None:
+        self.violations.append(Violation(path=path, message=message, invalid_value=value))
+
+    def steps(self, listed: Json, path: str, loops: tuple[Json, ...], depth: int) -> Steps:
+        """A list of steps; those that are wrong are left out."""
+        if not isinstance(listed, list):
+            if listed is not None:
+                self.refuse(path, "must be a list of tasks", listed)
+            return ()
+        if depth > MAX_TREE_DEPTH:
+            self.refuse(path, f"stands in more than {MAX_TREE_DEPTH} operators: use a sub-workflow", None)
+            return ()
+        read = []
+        for number, document in enumerate(listed):
+            following = listed[number + 1] if number + 1 < len(listed) else None
+            step = self.step(document, f"{path}[{number}]", loops, following, depth)
+            if step is not None:
+                read.append(step)
+        return tuple(read)
+
+    def step(
+        self, document: Json, path: str, loops: tuple[Json, ...], following: Json, depth: int
+    ) -> WorkflowTask | None:
+        if not isinstance(document, Mapping):
+            self.refuse(path, "must be an object", document)
+            return None
+        self.found.append(_Found(path, document, loops, following))
+        if len(self.found) > MAX_TASKS:
+            if len(self.found) == MAX_TASKS + 1:
+                self.refuse("tasks", f"must hold 1 to {MAX_TASKS} tasks, those inside operators included", None)
+            return None
+        before, dotted = len(self.violations), f"{path}."
+        attributes = read_fields(document, WORKFLOW_TASK_FIELDS, dotted, self.violations, self.warnings)
+        kind = self._check_type(document, attributes, dotted)
+        self.violations += name_violations(attributes.get("name", ""), f"{dotted}name")
+        attributes["definition"] = self._task_def(document, attributes, dotted)
+        if document.get("asyncComplete"):
+            self.refuse(f"{dotted}asyncComplete", "is not supported by this release: use a HUMAN task after it", True)
+        inside = (*loops, document.get("taskReferenceName")) if kind == "DO_WHILE" else loops
+        attributes |= self._lists(document, dotted, inside, depth + 1)
+        if len(self.violations) > before:
+            return None
+        return WorkflowTask(**{**attributes, **_translated(kind, document, attributes)})
+
+    def _check_type(self, document: Mapping[str, Json], attributes: Mapping[str, Json], path: str) -> str:
+        kind = str(attributes.get("type", SIMPLE))
+        known = TASK_TYPES.get(kind)
+        if known is not None:
+            self.violations += known.check(document, path)
+        elif kind != SIMPLE:
+            supported = ", ".join([SIMPLE, *TASK_TYPES])
+            later = " yet" if kind in UNSUPPORTED else ""
+            self.refuse(f"{path}type", f"is not a task type of this release{later}; supported: {supported}", kind)
+        return kind
+
+    def _task_def(self, document: Mapping[str, Json], attributes: Mapping[str, Json], path: str) -> TaskDef:
+        """The embedded definition, or the one with all defaults (Conductor's ad-hoc definition)."""
+        name = str(attributes.get("name", ""))
+        embedded = document.get("taskDefinition")
+        if isinstance(embedded, Mapping):
+            parsed = parse_task_def({"name": attributes.get("name"), **embedded}, path=f"{path}taskDefinition.")
+            self.violations.extend(parsed.violations)
+            if parsed.value is not None:
+                return parsed.value
+        known = TASK_TYPES.get(attributes.get("type", SIMPLE))
+        if known is None:
+            return TaskDef(name=name)
+        return TaskDef(
+            name=name,
+            retry_count=known.retries,
+            retry_delay_seconds=1,
+            response_timeout_seconds=SYSTEM_RESPONSE_SECONDS,
+        )
+
+    def _lists(self, document: Mapping[str, Json], path: str, loops: tuple[Json, ...], depth: int) -> dict[str, Json]:
+        cases, branches = document.get("decisionCases"), document.get("forkTasks")
+        return {
+            "cases": {
+                case: self.steps(listed, f"{path}decisionCases.{case}", loops, depth)
+                for case, listed in (cases.items() if isinstance(cases, Mapping) else ())
+            },
+            "default_case": self.steps(document.get("defaultCase"), f"{path}defaultCase", loops, depth),
+            "branches": tuple(
+                self.steps(listed, f"{path}forkTasks[{number}]", loops, depth)
+                for number, listed in enumerate(branches if isinstance(branches, list) else ())
+            ),
+            "body": self.steps(document.get("loopOver"), f"{path}loopOver", loops, depth),
+        }
+
+    # --- the tree as a whole
+
+    def check_tree(self) -> list[str]:
+        """References, what names them, and JOINs. Returns the references."""
+        names = [found.document.get("taskReferenceName") for found in self.found]
+        loops = {name: found.loops for name, found in zip(names, self.found, strict=True) if isinstance(name, str)}
+        looped = {name for name, around in loops.items() if around}
+        seen: set[str] = set()
+        for found, name in zip(self.found, names, strict=True):
+            path = f"{found.path}.taskReferenceName"
+            if isinstance(name, str):
+                if name in seen:
+                    self.refuse(path, "is used twice", name)
+                seen.add(name)
+                match = _ITERATION.fullmatch(name)
+                if match is not None and match.group(1) in looped:
+                    self.refuse(path, f"could be taken for an iteration of {match.group(1)}: choose another", name)
+            if name == "workflow":
+                self.refuse(path, "is a reserved name", name)
+            inputs = found.document.get("inputParameters") or {}
+            self.violations += expression_violations(inputs, f"{found.path}.inputParameters", names)
+            self._check_join(found, loops)
+        return [name for name in names if isinstance(name, str)]
+
+    def _check_join(self, found: _Found, loops: Mapping[str, tuple[Json, ...]]) -> None:
+        kind = found.document.get("type")
+        if kind == "FORK_JOIN" and not (isinstance(found.following, Mapping) and found.following.get("type") == "JOIN"):
+            self.refuse(found.path, "a FORK_JOIN must be followed by a JOIN", None)
+        join_on = found.document.get("joinOn")
+        if kind != "JOIN" or not isinstance(join_on, list):
+            return
+        for number, reference in enumerate(join_on):
+            path = f"{found.path}.joinOn[{number}]"
+            if reference not in loops:
+                self.refuse(path, "names a task that this workflow does not have", reference)
+            elif loops[reference] != found.loops:
+                self.refuse(path, "names a task of another loop: a JOIN waits for tasks of its own", reference)
+            elif reference in join_on[:number]:
+                self.refuse(path, "is named twice", reference)
+
+
+def _translated(kind: str, document: Mapping[str, Json], attributes: Mapping[str, Json]) -> dict[str, Json]:
+    """Older forms, as the newer ones have it."""
+    if kind == "DECISION":
+        if document.get("caseValueParam"):
+            return {"evaluator": VALUE_PARAM, "expression": document["caseValueParam"]}
+        return {"evaluator": EVALUATORS[0], "expression": document["caseExpression"]}
+    if kind == "DO_WHILE" and document.get("items") is not None:
+        inputs = attributes.get("input_parameters", {})
+        return {"input_parameters": {**(inputs if isinstance(inputs, Mapping) else {}), "items": document["items"]}}
+    return {}
+
+
+def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
+    """Check a workflow definition and read it.
+
+    A task without ``taskDefinition`` gets one with all defaults (Conductor's ad-hoc definition); ``snapshot`` embeds
+    the registered ones first.
+    """
+    reading = _Reading()
+    attributes = read_fields(document, WORKFLOW_DEF_FIELDS, "", reading.violations, reading.warnings)
+    if attributes.get("timeout_policy") is TimeoutPolicy.RETRY:
+        message = f"must be one of {TimeoutPolicy.TIME_OUT_WF}, {TimeoutPolicy.ALERT_ONLY}: a workflow is not retried"
+        reading.refuse("timeoutPolicy", message, "RETRY")
+    reading.violations += schema_violations(attributes, "")
+    listed = document.get("tasks")
+    if isinstance(listed, list) and not listed:
+        reading.refuse("tasks", f"must hold 1 to {MAX_TASKS} tasks", 0)
+    tasks = reading.steps(listed if isinstance(listed, list) else None, "tasks", (), 0)
+    names = reading.check_tree()
+    reading.violations += expression_violations(document.get("outputParameters") or {}, "outputParameters", names)
+    warnings = tuple(reading.warnings)
+    if reading.violations:
+        return Parsed(value=None, violations=tuple(reading.violations), warnings=warnings)
+    nodes = dict(index(tasks))
+    joins: dict[str, tuple[str, ...]] = {}
+    for reference, node in nodes.items():
+        for joined in node.step.join_on:
+            joins[joined] = (*joins.get(joined, ()), reference)
+    definition = WorkflowDef(**attributes, tasks=tasks, index=nodes, joins=joins, document=document)
+    return Parsed(value=definition, warnings=warnings)
+
+
+def expression_violations(template: Json, path: str, names: list[Json]) -> list[Violation]:
+    found = [
+        Violation(
+            path=path,
+            message="names a task that this workflow does not have; known: "
+            + ", ".join(["workflow", *map(str, names)]),
+            invalid_value=name,
+        )
+        for name in sorted(references(template))
+        if name not in names and name != "workflow"
+    ]
+    return found + [
+        Violation(path=path, message=f"is not a JSONPath: {error}", invalid_value=text)
+        for text, error in _bad_paths(template)
+    ]
+
+
+def _bad_paths(template: Json) -> Iterator[tuple[str, str]]:
+    if isinstance(template, Mapping | list):
+        for value in template.values() if isinstance(template, Mapping) else template:
+            yield from _bad_paths(value)
+    if not isinstance(template, str):
+        return
+    for part in parse(template):
+        if isinstance(part, str) or len(part.parts) != 1 or not isinstance(part.parts[0], str):
+            continue
+        try:
+            compile_path(part.parts[0].strip() or "workflow")
+        except ValueError as error:
+            yield template, str(error)
+
+
+# --- snapshots
+
+
+def snapshot(document: Mapping[str, Json], registered: Callable[[str], TaskDef | None]) -> WorkflowDef:
+    """The definition as a workflow keeps it: task definitions embedded, named by content hash.
+
+    An inline ``taskDefinition`` wins over the registered one.
+    """
+    return from_snapshot({**document, "tasks": _with_definitions(document.get("tasks"), registered, 0)})
+
+
+def _with_definitions(listed: Json, registered: Callable[[str], TaskDef | None], depth: int) -> Json:
+    """Steps with their task definitions. What is malformed stays as it is: the check that follows names it."""
+    if not isinstance(listed, list) or depth > MAX_TREE_DEPTH:
+        return listed
+    return [_with_definition(task, registered, depth) for task in listed]
+
+
+def _with_definition(task: Json, registered: Callable[[str], TaskDef | None], depth: int) -> Json:
+    if not isinstance(task, Mapping):
+        return task
+    changed = dict(task)
+    for name in ("defaultCase", "loopOver"):
+        if name in task:
+            changed[name] = _with_definitions(task[name], registered, depth + 1)
+    if isinstance(cases := task.get("decisionCases"), Mapping):
+        changed["decisionCases"] = {
+            case: _with_definitions(steps, registered, depth + 1) for case, steps in cases.items()
+        }
+    if isinstance(branches := task.get("forkTasks"), list):
+        changed["forkTasks"] = [_with_definitions(steps, registered, depth + 1) for steps in branches]
+    task_type = task.get("name")
+    has_own = task.get("taskDefinition") is not None or not isinstance(task_type, str)
+    known = None if has_own else registered(str(task_type))
+    if known is not None:
+        changed["taskDefinition"] = dict(known.document)
+    return changed
+
+
+def inline_definition(document: bytes, registered: Callable[[str], TaskDef | None]) -> WorkflowDef:
+    """The snapshot of a definition that a start brings with it.
+
+    Raises:
+        BadRequest: it is not valid; every violation is listed.
+    """
+    return snapshot(parse_json(document, what="the workflow definition"), registered)
+
+
+def from_snapshot(document: Mapping[str, Json]) -> WorkflowDef:
+    """Read a stored snapshot back."""
+    data = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    definition = parse_workflow_def(document).unwrap()
+    return replace(definition, content_hash=blake2b(data, digest_size=16).hexdigest())
+
+
+def single_task_workflow(task_type: str) -> Mapping[str, Json]:
+    """The definition of a task that is submitted alone: one step that takes the whole input."""
+    return {
+        "name": task_type,
+        "tasks": [
+            {
+                "name": task_type,
+                "taskReferenceName": task_type,
+                "inputParameters": "${workflow.input}",
+            }
+        ],
+    }

@@ -1,0 +1,51 @@
+"""The operators of a workflow definition: one file per kind, one row in ``TASK_TYPES`` per operator.
+
+A type that is not in the table is the type of a task that workers of the user's run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker_engine.decider.task_types import forks, loops, plain, scripts, switch, waits
+from broker_engine.decider.task_types.base import Begun, How, ListEnd, Seen, TaskType
+
+__all__ = ["SIMPLE", "TASK_TYPES", "UNSUPPORTED", "Begun", "How", "ListEnd", "Seen", "TaskType"]
+
+#: The type of a step that workers of the user's run.
+SIMPLE = "SIMPLE"
+
+TASK_TYPES: Mapping[str, TaskType] = {
+    "SWITCH": switch.SWITCH,
+    "DECISION": switch.DECISION,
+    "FORK_JOIN": forks.FORK_JOIN,
+    "JOIN": forks.JOIN,
+    "DO_WHILE": loops.DO_WHILE,
+    "SET_VARIABLE": plain.SET_VARIABLE,
+    "TERMINATE": plain.TERMINATE,
+    "NOOP": plain.NOOP,
+    "WAIT": waits.WAIT,
+    "HUMAN": waits.HUMAN,
+    "INLINE": scripts.INLINE,
+    "LAMBDA": scripts.LAMBDA,
+    "JSON_JQ_TRANSFORM": scripts.JSON_JQ_TRANSFORM,
+    "HTTP": scripts.HTTP,
+    "KAFKA_PUBLISH": scripts.KAFKA_PUBLISH,
+    "EVENT": scripts.EVENT,
+}
+
+#: Conductor's operators that this release does not run.
+UNSUPPORTED = (
+    "DYNAMIC",
+    "EXCLUSIVE_JOIN",
+    "FORK_JOIN_DYNAMIC",
+    "PULL_WORKFLOW_MESSAGES",
+    "START_WORKFLOW",
+    "SUB_WORKFLOW",
+)
+
+
+def markdown_table() -> str:
+    """The operators, for the docs."""
+    rows = [f"| `{name}` | {kind.about} |" for name, kind in TASK_TYPES.items()]
+    return "\n".join(["| operator | what it does |", "| --- | --- |", *rows])

@@ -1,0 +1,73 @@
+"""FORK_JOIN and JOIN: lists side by side, and the task that waits for some of theirs.
+
+A JOIN counts: ``progress`` says how many of its tasks have ended, so each end costs the same however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker_engine.decider.documents import Scope, find_task
+from broker_engine.decider.task_types.base import Begun, How, ListEnd, Seen, TaskType, missing
+from broker_engine.errors import Violation
+from broker_engine.model.definitions import Json, Steps, WorkflowTask, iterations
+from broker_engine.model.state import Execution, TaskState
+from broker_engine.model.status import FACTS, ReasonCode, TaskStatus, WaitingFor
+
+
+def _fork(_step: WorkflowTask, _seen: Seen) -> Begun:
+    return Begun(How.DONE, output={})
+
+
+def _branches(step: WorkflowTask, _ended: TaskState) -> tuple[Steps, ...]:
+    return tuple(branch for branch in step.branches if branch)
+
+
+def _check_fork(document: Mapping[str, Json], path: str) -> list[Violation]:
+    branches = document.get("forkTasks")
+    if not isinstance(branches, list) or not any(branches):
+        return missing({**document, "forkTasks": None}, path, "forkTasks")
+    return []
+
+
+def joined(execution: Execution, step: WorkflowTask, suffix: str) -> dict[str, TaskState]:
+    """The tasks of a JOIN that are there, by reference."""
+    scope = Scope(execution.definition.index[step.reference].loops, iterations(suffix))
+    found = {reference: find_task(execution, reference, scope) for reference in step.join_on}
+    return {reference: task for reference, task in found.items() if task is not None}
+
+
+def _join(step: WorkflowTask, seen: Seen) -> Begun:
+    tasks = joined(seen.execution, step, seen.suffix)
+    ended = sum(task.is_terminal for task in tasks.values())
+    return Begun(
+        How.RUNNING,
+        code=ReasonCode.PREVIOUS_TASK_DONE,
+        waiting_for=WaitingFor.TASKS,
+        progress=(ended, len(step.join_on)),
+    )
+
+
+def verdict(execution: Execution, step: WorkflowTask, suffix: str) -> tuple[TaskStatus, Json, str | None]:
+    """How a JOIN ends whose tasks have all ended: its status, output (theirs, by reference) and reason."""
+    tasks = joined(execution, step, suffix)
+    output = {reference: task.output for reference, task in tasks.items()}
+    failed = [task for task in tasks.values() if not FACTS[task.status].is_successful]
+    if failed:
+        reason = "; ".join(f"{task.reference} {task.status}: {task.reason or 'no reason given'}" for task in failed)
+        is_canceled = all(task.status is TaskStatus.CANCELED for task in failed)
+        return TaskStatus.CANCELED if is_canceled else TaskStatus.FAILED, output, reason
+    if any(task.status is TaskStatus.COMPLETED_WITH_ERRORS for task in tasks.values()):
+        return TaskStatus.COMPLETED_WITH_ERRORS, output, None
+    return TaskStatus.COMPLETED, output, None
+
+
+FORK_JOIN = TaskType(
+    about="begins several lists side by side; a JOIN follows it",
+    begin=_fork,
+    enters=_branches,
+    goes_on=True,
+    list_end=ListEnd.STOPS,
+    check=_check_fork,
+)
+JOIN = TaskType(about="waits for the tasks of its `joinOn`; gives their outputs by reference", begin=_join)

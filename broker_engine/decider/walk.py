@@ -1,0 +1,330 @@
+"""The walk through a workflow's tree: what begins when a task has ended.
+
+``flow.py`` makes, hands out and ends single tasks, and puts what has ended for good into ``draft.ended``. When the
+command is carried out, ``go_on`` takes those in turn: JOINs count them, operators begin the lists inside them, lists
+go on, loops begin their next round, and a workflow without live tasks is complete. A work list, no recursion: how deep
+the calls go does not depend on the definition's size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+import orjson
+
+from broker_engine.decider import flow, holds
+from broker_engine.decider.documents import TOP, scope_of, task_input
+from broker_engine.decider.draft import Draft
+from broker_engine.decider.moves import Cause
+from broker_engine.decider.task_types import TASK_TYPES, Begun, How, ListEnd, Seen, forks, loops, switch
+from broker_engine.model.commands import TaskReported
+from broker_engine.model.definitions import Node, Steps, WorkflowTask, iterations
+from broker_engine.model.limits import SYSTEM_DOMAIN
+from broker_engine.model.state import TaskState, evolve
+from broker_engine.model.status import (
+    Phase,
+    ReasonCode,
+    ReportStatus,
+    TaskStatus,
+    WaitingFor,
+    WorkflowStatus,
+)
+
+
+def begin(draft: Draft, steps: Steps, suffix: str, code: ReasonCode) -> None:
+    """Begin a list of steps. ``suffix``: the iterations that it belongs to."""
+    _begin(draft, steps[0], suffix, code)
+
+
+def go_on(draft: Draft) -> None:
+    """Begin everything that follows what has ended; end the workflow when nothing is left."""
+    if not draft.ended:
+        return
+    while draft.ended and not draft.workflow.status.is_terminal:
+        _follow(draft, draft.ended.pop(0))
+    if not draft.workflow.status.is_terminal and not draft.execution.live:
+        flow.complete(draft)
+
+
+def _follow(draft: Draft, done: TaskState) -> None:
+    definition = draft.execution.definition
+    node, suffix = definition.locate(done.reference)
+    for reference in definition.joins.get(node.step.reference, ()):
+        _count(draft, reference + suffix)
+        if draft.workflow.status.is_terminal:
+            return
+    kind = TASK_TYPES.get(node.step.type)
+    lists = kind.enters(node.step, done) if kind is not None else ()
+    for steps in lists:
+        begin(draft, steps, suffix, ReasonCode.PREVIOUS_TASK_DONE)
+        if draft.workflow.status.is_terminal:
+            return
+    if not lists or (kind is not None and kind.goes_on):
+        _next(draft, node, suffix)
+
+
+def _next(draft: Draft, node: Node, suffix: str) -> None:
+    """Begin what stands behind a step: its sibling, or what comes after the operator that its list belongs to."""
+    index = draft.execution.definition.index
+    while node.position + 1 == len(node.siblings):
+        if node.owner is None:
+            return
+        node = index[node.owner]
+        match TASK_TYPES[node.step.type].list_end:
+            case ListEnd.STOPS:
+                return
+            case ListEnd.ITERATES:
+                _round_over(draft, node, suffix)
+                return
+            case ListEnd.GOES_ON:
+                pass
+    _begin(draft, node.siblings[node.position + 1], suffix, ReasonCode.PREVIOUS_TASK_DONE)
+
+
+def _begin(draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode) -> None:
+    kind = TASK_TYPES.get(step.type)
+    if kind is None:
+        task = flow.first_attempt(draft, step, suffix, code)
+        flow.add(draft, task, code, delay_ms=step.start_delay_seconds * 1_000)
+        return
+    task = flow.first_attempt(draft, step, suffix, code, in_engine=True)
+    problem = flow.input_problem(draft, task)
+    if problem is not None:
+        flow.refuse(draft, task, *problem)
+        return
+    data = orjson.loads(task.input)
+    begun = kind.begin(step, Seen(draft.execution, draft.now_ms, suffix, data))
+    if begun.how is How.HANDED_OUT:
+        if given := kind.given(step):
+            task = evolve(task, input=orjson.dumps({**data, **given}))
+        flow.add(draft, task, code, delay_ms=step.start_delay_seconds * 1_000)
+    else:
+        _appear(draft, step, task, begun, suffix)
+
+
+def _appear(draft: Draft, step: WorkflowTask, task: TaskState, begun: Begun, suffix: str) -> None:
+    """A task of the engine's own, which runs or is done as it appears."""
+    output = orjson.dumps(begun.output) if begun.output is not None else None
+    if output is not None and (problem := flow.output_problem(output, draft.context.max_payload_bytes)):
+        flow.refuse(draft, task, *problem)
+        return
+    match begun.how:
+        case How.FAILED:
+            flow.refuse(draft, task, begun.code, begun.reason or "")
+        case How.DONE:
+            if begun.variables is not None:
+                draft.change_workflow(variables=orjson.dumps(begun.variables))
+            done = evolve(
+                task,
+                phase=Phase.SUCCEEDED,
+                status=TaskStatus.COMPLETED,
+                output=output,
+                started_at_ms=draft.now_ms,
+                ended_at_ms=draft.now_ms,
+                reason_code=begun.code,
+            )
+            done = draft.appear(done, begun.code)
+            if begun.ends is None:
+                draft.ended.append(done)
+            else:
+                _terminate(draft, done, begun)
+        case How.RUNNING:
+            ended, wanted = begun.progress or (None, None)
+            running = evolve(
+                task,
+                phase=Phase.RUNNING,
+                status=TaskStatus.IN_PROGRESS,
+                output=output,
+                started_at_ms=draft.now_ms,
+                waiting_for=begun.waiting_for,
+                due_at_ms=begun.due_at_ms,
+                iteration=begun.iteration or task.iteration,
+                progress_done=ended,
+                progress_total=wanted,
+                paused_at_ms=draft.now_ms if draft.workflow.status is WorkflowStatus.PAUSED else None,
+            )
+            running = draft.appear(running, begun.code)
+            inside = f"{suffix}__{begun.iteration}" if begun.iteration else suffix
+            for steps in begun.enters:
+                begin(draft, steps, inside, ReasonCode.PREVIOUS_TASK_DONE)
+            if step.type == "JOIN" and ended == wanted:
+                _joined(draft, running)
+        case How.HANDED_OUT:
+            raise AssertionError("it was handed out")
+        case _:
+            assert_never(begun.how)
+
+
+def _terminate(draft: Draft, done: TaskState, begun: Begun) -> None:
+    assert begun.ends is not None
+    status, reason, output = begun.ends
+    is_failure = status is not WorkflowStatus.COMPLETED
+    flow.finish(
+        draft,
+        status,
+        ReasonCode.TERMINATED_BY_TASK,
+        reason or (f"task {done.reference} terminated the workflow" if is_failure else None),
+        last=done,
+        failed=done if is_failure else None,
+        given=orjson.dumps(output) if output else None,
+    )
+
+
+# --- JOIN
+
+
+def _count(draft: Draft, reference: str) -> None:
+    """One more of a JOIN's tasks has ended (one that is not there yet counts them when it appears)."""
+    row = draft.execution.tasks.get(reference)
+    if row is None or row.is_terminal:
+        return
+    counted = evolve(row, progress_done=(row.progress_done or 0) + 1, updated_at_ms=draft.now_ms)
+    if counted.progress_done == counted.progress_total:
+        _joined(draft, counted)
+    else:
+        draft.set_aside(counted)
+
+
+def _joined(draft: Draft, row: TaskState) -> None:
+    execution = draft.execution
+    node, suffix = execution.definition.locate(row.reference)
+    status, outputs, reason = forks.verdict(execution, node.step, suffix)
+    fields = b",".join(orjson.dumps(name) + b":" + (output or b"{}") for name, output in outputs.items())
+    output = b"{" + fields + b"}"
+    if (problem := flow.output_problem(output, draft.context.max_payload_bytes)) is not None:
+        _fail(draft, row, problem[0], f"{problem[1]}: let the joined tasks give references instead")
+    elif status is TaskStatus.FAILED or status is TaskStatus.CANCELED:
+        _fail(draft, row, ReasonCode.JOINED, reason, is_canceled=status is TaskStatus.CANCELED, output=output)
+    else:
+        _end(draft, row, ReasonCode.JOINED, output, status=status)
+
+
+def _end(draft: Draft, row: TaskState, code: ReasonCode, output: bytes | None, *, status: TaskStatus) -> None:
+    changes: dict[str, Any] = {"output": output, "waiting_for": None, "due_at_ms": None}
+    draft.ended.append(draft.move(row, Cause.COMPLETED, Phase.SUCCEEDED, code, status=status, **changes))
+
+
+def _fail(
+    draft: Draft,
+    row: TaskState,
+    code: ReasonCode,
+    reason: str | None,
+    *,
+    is_canceled: bool = False,
+    output: bytes | None = None,
+) -> None:
+    """End a task of the engine's own that did not succeed. It is not tried again: it would come to the same."""
+    ending = flow.Ending(Cause.FAILED_TERMINALLY, Phase.FAILED, TaskStatus.FAILED_WITH_TERMINAL_ERROR, code)
+    if code is ReasonCode.JOINED:
+        ending = flow.Ending(Cause.FAILED, Phase.FAILED, TaskStatus.FAILED, code)
+    if is_canceled:
+        ending = flow.Ending(Cause.CANCELED_BY_WORKER, Phase.CANCELED, TaskStatus.CANCELED, code)
+    flow.end_badly(draft, row, ending, reason, {"output": output, "waiting_for": None}, may_retry=False)
+
+
+# --- WAIT
+
+
+def wait_over(draft: Draft, task: TaskState) -> None:
+    """The moment that a WAIT names has come."""
+    _end(draft, task, ReasonCode.WAIT_OVER, b"{}", status=TaskStatus.COMPLETED)
+
+
+# --- reports of system workers
+
+
+def take_result(draft: Draft, task: TaskState, report: TaskReported) -> bool:
+    """A report that does not simply end its task: the condition of a loop, or the value of a SWITCH. False: it does."""
+    if report.status is not ReportStatus.COMPLETED or task.domain != SYSTEM_DOMAIN or report.output is None:
+        return False
+    if flow.output_problem(report.output, draft.context.max_payload_bytes) is not None:
+        return False
+    step = draft.step(task)
+    if step.type == "DO_WHILE" and not task.is_in_engine:
+        _condition_told(draft, task, step, report)
+        return True
+    if step.type in ("SWITCH", "DECISION"):
+        found, _ = switch.chosen(step, report.output)
+        _take(draft, task, report, ReasonCode.EVALUATED, orjson.dumps(found))
+        return True
+    return False
+
+
+def _take(draft: Draft, task: TaskState, report: TaskReported, code: ReasonCode, output: bytes) -> None:
+    changes: dict[str, Any] = {
+        "output": output,
+        "sequence": report.sequence,
+        "worker_id": report.worker_id or task.worker_id,
+        "waiting_for": None,
+    }
+    draft.ended.append(draft.move(task, Cause.COMPLETED, Phase.SUCCEEDED, code, **changes))
+
+
+# --- DO_WHILE
+
+
+def _round_over(draft: Draft, node: Node, inside: str) -> None:
+    """The body of a loop has come to its end: the next item, or the question whether there is another round."""
+    outer = "".join(f"__{number}" for number in iterations(inside)[: len(node.loops)])
+    row = draft.execution.tasks[node.step.reference + outer]
+    if row.is_terminal:
+        return
+    step, data = node.step, _loop_input(draft, node.step, row)
+    items = loops.items_of(step, data)
+    if isinstance(items, list):
+        if row.iteration < len(items):
+            _iterate(draft, step, row, outer, items)
+        else:
+            _loop_over(draft, step, row)
+        return
+    condition = orjson.dumps(loops.condition_input(draft.execution, step, row, data))
+    asking = evolve(row, input=condition)
+    if (problem := flow.input_problem(draft, asking)) is not None:
+        _fail(draft, row, *problem)
+    elif holds.is_held(draft, asking):
+        holds.hold(draft, asking, ReasonCode.PAUSED, None, by=asking.paused_by)
+    else:
+        flow.hand_out(draft, asking, Cause.EVALUATES, ReasonCode.HANDED_OUT)
+
+
+def _loop_input(draft: Draft, step: WorkflowTask, row: TaskState) -> Any:
+    """The loop's input with what its expressions give now."""
+    scope = scope_of(draft.execution, row.reference) if row.reference != step.reference else TOP
+    return orjson.loads(task_input(draft.execution, step, row.task_id, draft.context.environment, scope=scope))
+
+
+def _condition_told(draft: Draft, task: TaskState, step: WorkflowTask, report: TaskReported) -> None:
+    task = evolve(task, sequence=report.sequence, worker_id=None)
+    if loops.is_true(orjson.loads(report.output or b"{}").get("result")):
+        outer = task.reference.removeprefix(step.reference)
+        _iterate(draft, step, task, outer, None)
+    else:
+        _loop_over(draft, step, task)
+
+
+def _iterate(draft: Draft, step: WorkflowTask, row: TaskState, outer: str, items: list[Any] | None) -> None:
+    iteration = row.iteration + 1
+    changes: dict[str, Any] = {
+        "iteration": iteration,
+        "output": orjson.dumps(loops.progress(items, iteration)),
+        "waiting_for": WaitingFor.TASKS,
+        "lease": None,
+        "heartbeat_at_ms": None,
+        "handed_out_at_ms": None,
+        "progress_done": None if items is None else iteration - 1,
+    }
+    if items is None:
+        draft.move(row, Cause.ITERATES, Phase.RUNNING, ReasonCode.ITERATED, **changes)
+    else:  # nobody was asked: no transition
+        draft.set_aside(evolve(row, updated_at_ms=draft.now_ms, **changes))
+    begin(draft, step.body, f"{outer}__{iteration}", ReasonCode.PREVIOUS_TASK_DONE)
+
+
+def _loop_over(draft: Draft, step: WorkflowTask, row: TaskState) -> None:
+    output = loops.output(draft.execution, step, row)
+    limit = draft.context.max_payload_bytes
+    if len(output) > limit:
+        reason = f"the outputs of {row.iteration} iterations have {len(output)} bytes, the limit is {limit}: "
+        _fail(draft, row, ReasonCode.PAYLOAD_TOO_LARGE, reason + "keep fewer with the input parameter keepLastN")
+        return
+    _end(draft, row, ReasonCode.ALL_TASKS_DONE, output, status=TaskStatus.COMPLETED)
