@@ -463,6 +463,8 @@ _CAUSES_BY_CODE: Mapping[ReasonCode, Cause] = {
     ReasonCode.HANDED_OUT: Cause.HANDED_OUT_AGAIN,
     ReasonCode.MOVED: Cause.MOVED,
     ReasonCode.REROUTED: Cause.MOVED,
+    ReasonCode.ROUND_OVER: Cause.EVALUATES,
+    ReasonCode.ITERATED: Cause.ITERATES,
 }
 
 

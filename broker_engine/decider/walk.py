@@ -284,7 +284,7 @@ def _round_over(draft: Draft, node: Node, inside: str) -> None:
     elif holds.is_held(draft, asking):
         holds.hold(draft, asking, ReasonCode.PAUSED, None, by=asking.paused_by)
     else:
-        flow.hand_out(draft, asking, Cause.EVALUATES, ReasonCode.HANDED_OUT)
+        flow.hand_out(draft, asking, Cause.EVALUATES, ReasonCode.ROUND_OVER)
 
 
 def _loop_input(draft: Draft, step: WorkflowTask, row: TaskState) -> Any:

@@ -78,7 +78,7 @@ def test_each_field_of_a_workflow_definition_has_its_type(name: str) -> None:
     assert name in workflow_violations(**{name: WRONG[WORKFLOW_DEF_FIELDS[name].kind]})
 
 
-@pytest.mark.parametrize("name", WORKFLOW_TASK_FIELDS)
+@pytest.mark.parametrize("name", [name for name, rule in WORKFLOW_TASK_FIELDS.items() if rule.kind != "any"])
 def test_each_field_of_a_step_has_its_type(name: str) -> None:
     assert f"tasks[0].{name}" in step_violations(**{name: WRONG[WORKFLOW_TASK_FIELDS[name].kind]})
 
@@ -292,17 +292,17 @@ def test_many_retries_are_unusual_and_very_many_are_a_mistake(retries: int, warn
 
 @pytest.mark.parametrize("tasks", [[], [STEP] * (MAX_TASKS + 1)], ids=["none", "too many"])
 def test_a_workflow_has_at_least_one_task_and_not_too_many(tasks: list[Any]) -> None:
-    assert workflow_violations(tasks=tasks)["tasks"] == f"must hold 1 to {MAX_TASKS} tasks"
+    assert workflow_violations(tasks=tasks)["tasks"].startswith(f"must hold 1 to {MAX_TASKS} tasks")
 
 
 def test_paths_lead_to_the_step() -> None:
-    tasks = [STEP, 5, {"name": "x"}, {**STEP, "type": "JOIN"}, {**STEP, "taskReferenceName": "workflow"}]
+    tasks = [STEP, 5, {"name": "x"}, {**STEP, "type": "SIMPEL"}, {**STEP, "taskReferenceName": "workflow"}]
 
     found = workflow_violations(tasks=tasks)
 
     assert found["tasks[1]"] == "must be an object"
     assert found["tasks[2].taskReferenceName"] == "is required"
-    assert found["tasks[3].type"] == "is not a task type of this release; supported: SIMPLE"
+    assert found["tasks[3].type"].startswith("is not a task type of this release; supported: SIMPLE, SWITCH, ")
     assert found["tasks[3].taskReferenceName"] == "is used twice"
     assert found["tasks[4].taskReferenceName"] == "is a reserved name"
 

@@ -20,6 +20,7 @@ from broker_engine.model.status import (
     TaskStatus,
 )
 from tests.builders import SMALL_PAYLOAD, Story, a_context, a_step
+from tests.support.trees import Tree, loop, operator, simple
 
 Move = tuple[Phase | None, Cause, Phase]
 LEGAL: tuple[Move, ...] = tuple(
@@ -97,8 +98,16 @@ HAPPENINGS: dict[Cause, Callable[[Story], object]] = {
 
 def told(source: Phase | None, cause: Cause, target: Phase) -> Story:
     """A story that goes through one move."""
+    if (source, target) == (None, Phase.RUNNING) or (source, cause) == (Phase.RUNNING, Cause.CANCELED):
+        human = Tree(operator("HUMAN", "a", optional=target is Phase.SUCCEEDED)).begin()
+        return human if source is None else human.cancel("a")
     if source is None:
         return appear(target)
+    if cause is Cause.EVALUATES or cause is Cause.ITERATES:
+        tree = Tree(loop("l", [simple("a")])).begin().done("a__1")
+        if cause is Cause.ITERATES and source is not Phase.QUEUED:
+            tree.started(of=tree.row("l"), prepares=source is Phase.STARTING)
+        return tree.completed({"result": True}, of=tree.row("l")) if cause is Cause.ITERATES else tree
     if cause is Cause.HANDED_OUT_AGAIN:
         return Story("a").start().next_deadline()
     if (source, cause) == (Phase.QUEUED, Cause.DELAY_OVER):

@@ -498,6 +498,16 @@ class Walk:
             machine.stopped(task)
 
 
+#: Only operators make these moves; random trees are walked in test_random_trees.py.
+OF_OPERATORS = {
+    (None, Cause.APPEARS, Phase.RUNNING),
+    (Phase.RUNNING, Cause.EVALUATES, Phase.QUEUED),
+    (Phase.RUNNING, Cause.CANCELED, Phase.CANCELED),
+    (Phase.RUNNING, Cause.CANCELED, Phase.SUCCEEDED),
+    *((phase, Cause.ITERATES, Phase.RUNNING) for phase in (Phase.QUEUED, Phase.STARTING, Phase.RUNNING)),
+}
+
+
 def test_seeded_histories_keep_the_promises_and_visit_every_move() -> None:
     """Counted, so that a change which makes a part of the table unreachable for random input is seen."""
     visited: set[tuple[Phase | None, Cause, Phase]] = set()
@@ -508,4 +518,4 @@ def test_seeded_histories_keep_the_promises_and_visit_every_move() -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
 
     legal = {(source, cause, target) for (source, cause), targets in MOVES.items() for target in targets}
-    assert visited == legal
+    assert visited == legal - OF_OPERATORS
