@@ -97,7 +97,7 @@ def test_dev_runs_everything_restarts_a_killed_role_and_stops_cleanly(tmp_path: 
         assert user(*greet).json["output"] == {"greeting": "Hello, Ada!"}
 
         pids = {event["supervised"]: event["pid"] for event in dev.events("dev.role_started")}
-        assert set(pids) == {"decider-0", "delays", "worker"}
+        assert set(pids) == {"decider-0", "delays", "worker", "system"}
         for name in ("decider-0", "worker"):
             os.kill(pids[name], signal.SIGKILL)
         until(lambda: len(dev.events("dev.role_started")) >= 5)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+from broker_engine.decider.definition_tree import parse_workflow_def
 from broker_engine.decider.moves import mermaid
+from broker_engine.decider.task_types import UNSUPPORTED
+from broker_engine.decider.task_types import markdown_table as operators
 from broker_engine.topics import markdown_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -13,6 +17,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_readme_s_topic_table_is_the_catalogue() -> None:
     assert markdown_table() in (ROOT / "README.md").read_text()
+
+
+def test_the_readme_s_table_of_operators_is_the_table_of_types() -> None:
+    readme = (ROOT / "README.md").read_text()
+
+    assert operators() in readme
+    assert f"Not yet here: {', '.join(UNSUPPORTED)}." in readme
+
+
+def test_the_readme_s_tree_is_a_valid_definition() -> None:
+    blocks = re.findall(r"```json\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tree,) = [block for block in blocks if "FORK_JOIN" in block]
+
+    assert parse_workflow_def(json.loads(tree)).violations == ()
 
 
 def test_the_architecture_s_diagram_is_the_table_of_moves() -> None:
