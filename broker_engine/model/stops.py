@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import orjson
 
-
 #: In the key of a stop of queues: whatever the domain. No domain has this name.
 EVERY_DOMAIN = "*"
 
