@@ -14,7 +14,7 @@ from broker_engine.log.ports import BEGINNING, FOLLOW_MS, Log, Record, TopicPart
 from broker_engine.model.caps import NO_CAPS, Cap, Caps, read_cap, together
 from broker_engine.model.decision import WriteDefinition
 from broker_engine.model.definitions import TaskDef, WorkflowDef
-from broker_engine.model.stops import Stop, keys_against, read_stop
+from broker_engine.model.stops import Stop, keys_against, keys_against_queue, read_stop
 from broker_engine.topics import DEFINITION_TOPICS, Namespace
 from broker_engine.wire.codecs import DEFINITION
 
@@ -92,6 +92,12 @@ class DefinitionView:
         if not self._stops:
             return None
         return next((stop for key in keys_against(workflow, tenant) if (stop := self.stop(key)) is not None), None)
+
+    def stop_of_queue(self, domain: str, task_type: str) -> Stop | None:
+        if not self._stops:
+            return None
+        keys = keys_against_queue(domain, task_type)
+        return next((stop for key in keys if (stop := self.stop(key)) is not None), None)
 
     def cap(self, key: str) -> Cap | None:
         document = self._caps.get(key)
