@@ -16,7 +16,19 @@ from typing import assert_never
 import orjson
 from immutables import Map
 
-from broker_engine.decider import cancels, deadlines, flow, grants, losses, pauses, progress, slots, steps, transfers
+from broker_engine.decider import (
+    cancels,
+    deadlines,
+    flow,
+    grants,
+    losses,
+    pauses,
+    progress,
+    queue_pauses,
+    slots,
+    steps,
+    transfers,
+)
 from broker_engine.decider.context import MAX_REMEMBERED, Context
 from broker_engine.decider.deadlines import DeadlineKind
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
@@ -396,6 +408,9 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
         if command.wants_confirmation:
             draft.outputs.append(_confirm(command, accepted=False, reason=str(reason)))
         return reason
+    if command.wants_confirmation and (why := queue_pauses.take_back(draft, task)) is not None:
+        draft.outputs.append(_confirm(command, accepted=False, reason=why))
+        return None
     is_takeover = task.phase in STARTED
     if is_takeover and task.worker_id is not None and task.lease is not None:
         draft.outputs.append(
@@ -499,7 +514,7 @@ def _queue_ready(draft: Draft, command: QueueReady) -> str | None:
     if isinstance(task, str):
         return task
     if task.waiting_for is not WaitingFor.TOPIC:
-        return "the task does not wait for its topic"
+        return queue_pauses.follow(draft, task)
     flow.hand_out(draft, task, Cause.HANDED_OUT_AGAIN, ReasonCode.TOPIC_READY)
     return None
 

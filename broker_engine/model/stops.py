@@ -1,10 +1,11 @@
 """Stops: new workflows are refused for a definition, for a tenant, or altogether (before maintenance).
 
-Keys of stops of queues are named here as well; nothing holds tasks for them yet.
+A stop of a queue pauses it: what waits there is held until it is resumed (decider/queue_pauses.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import orjson
@@ -48,9 +49,25 @@ def queue_key(task_type: str, domain: str | None = None) -> str:
     return f"queue:{EVERY_DOMAIN if domain is None else domain}:{task_type}"
 
 
+def queue_name(key: str) -> str:
+    """How an operator names what such a stop is about: TYPE, or DOMAIN/TYPE."""
+    domain, _, task_type = key.removeprefix("queue:").partition(":")
+    return task_type if domain == EVERY_DOMAIN else f"{domain}/{task_type}"
+
+
+def is_queue_key(key: str) -> bool:
+    """Whether this is the name of a stop of queues."""
+    return key.startswith("queue:")
+
+
 def keys_against_queue(domain: str, task_type: str) -> tuple[str, str]:
     """The stops that a task on this queue meets."""
     return queue_key(task_type), queue_key(task_type, domain)
+
+
+def stop_of_queue(stops: Mapping[str, Stop], domain: str, task_type: str) -> Stop | None:
+    """The stop among these (by key) that pauses a queue."""
+    return next((stops[key] for key in keys_against_queue(domain, task_type) if key in stops), None)
 
 
 def read_stop(key: str, document: bytes) -> Stop:
