@@ -3,7 +3,8 @@
 A held task is in phase PAUSED and waits for ``resume``. What a paused workflow has handed out before stays out: it may
 be started and completed; what a paused queue has handed out is taken back, unless it was started. A held task's
 hand-out, if it had one, is void, and so is its slot. A delay (back-off, start delay, callback) is a promise of "not
-before": it runs on, and when it is over the task is ready. The clocks of time-outs stand still from ``paused_at_ms`` on.
+before": it runs on, and when it is over the task is ready. The clocks of time-outs stand still from
+``paused_at_ms`` on.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ def test_the_oldest_is_handed_out_first(engine: Engine, monkeypatch: pytest.Monk
         engine.run(1)
 
     engine.resume_queue("work")
-    engine.run(5)
+    for _ in range(10):
+        engine.run(0.6)
 
     by_partition: dict[int, list[str]] = {}
     for command, record in commands(engine, QueueReady):
@@ -100,10 +101,13 @@ def test_a_queue_resumed_while_no_decider_runs_is_found_by_the_next_one(engine: 
     engine.run(FOLLOWED_SECONDS)
     assert task(engine, started).phase is Phase.PAUSED
 
+    (node,) = engine.nodes
     engine.resume_queue("work")
-    for node in engine.nodes:
-        node.kill()
+    node.kill()
+    node.bury()
+    node.start()
     engine.run(60)
+    engine.run(FOLLOWED_SECONDS)
 
     assert task(engine, started).phase is Phase.QUEUED
 
