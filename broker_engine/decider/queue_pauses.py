@@ -31,7 +31,7 @@ def follow(draft: Draft, task: TaskState) -> str | None:
     """Hold the task or hand it out, as its queue is now."""
     stop = holds.queue_stop(draft, task)
     if not disagrees(draft.execution, task, is_paused=stop is not None):
-        return f"the task is {task.phase} already as its queue asks for"
+        return "the task does not wait for its topic, nor does its phase disagree with its queue"
     if stop is not None:
         holds.hold_for_queue(draft, task, stop)
     else:
