@@ -108,7 +108,8 @@ class QueuePauses:
         changes = self._definitions.queue_changes
         if seen.changed_at_ms is None:
             seen.changed_at_ms = now_ms
-        is_last = self._is_idle() or now_ms >= seen.changed_at_ms + _TURN_MS
+        # Without any change no turn can have been decided before it.
+        is_last = changes == 0 or self._is_idle() or now_ms >= seen.changed_at_ms + _TURN_MS
         found = self._disagreeing(seen.partition)
         if found:
             for task in heapq.nsmallest(MAX_AT_ONCE, found, key=lambda task: (task.scheduled_at_ms, task.task_id)):
