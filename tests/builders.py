@@ -51,7 +51,7 @@ from broker_engine.model.decision import Answer, Confirm, Decision, Delay, Outpu
 from broker_engine.model.definitions import TaskDef, WorkflowDef, WorkflowTask, index
 from broker_engine.model.state import Execution, TaskState, WorkflowState
 from broker_engine.model.status import SETUP_STEP, Phase, ReasonCode, ReportStatus, StepStatus
-from broker_engine.model.stops import Stop, keys_against
+from broker_engine.model.stops import Stop, keys_against, keys_against_queue
 
 START_MS = 1_000_000
 #: Big enough for every default of the tests, small enough to be exceeded by a short text.
@@ -128,6 +128,10 @@ class Definitions:
 
     def stop_of(self, workflow: str, tenant: str | None) -> Stop | None:
         return next((self.stops[key] for key in keys_against(workflow, tenant) if key in self.stops), None)
+
+    def stop_of_queue(self, domain: str, task_type: str) -> Stop | None:
+        keys = keys_against_queue(domain, task_type)
+        return next((self.stops[key] for key in keys if key in self.stops), None)
 
     def inline(self, document: bytes) -> WorkflowDef:
         return inline_definition(document, self.task_def)

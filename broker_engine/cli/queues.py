@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from broker_engine.cli import exits, output
+from broker_engine.cli.queue_pauses import add_to_queues, paused_line, stop_json
 from broker_engine.cli.session import Session, command
 from broker_engine.decider.domains import NO_DOMAIN
 from broker_engine.errors import NotFound
@@ -17,7 +18,8 @@ from broker_engine.model.state import TaskState
 from broker_engine.worker.client import Client
 from broker_engine.worker.queue_views import QueueView, waits_since_ms
 
-app = typer.Typer(help="Look at queues, and move what waits on them to other domains.", no_args_is_help=True)
+app = typer.Typer(help="Look at queues, pause them, and move what waits on them elsewhere.", no_args_is_help=True)
+add_to_queues(app)
 
 QueueArgument = Annotated[
     str, typer.Argument(metavar="QUEUE", help="DOMAIN/TASK_TYPE as `queue list` shows it, or a task type alone.")
@@ -41,7 +43,7 @@ def list_all(session: Session) -> None:
     if session.json:
         output.json_out([_queue_json(view) for view in found])
         return
-    columns = ("QUEUE", "DEPTH", "WAITING FOR", "OLDEST", "RUNNING", "LAG", "WORKERS", "FREE", "LAST POLL")
+    columns = ("QUEUE", "DEPTH", "WAITING FOR", "OLDEST", "RUNNING", "LAG", "WORKERS", "FREE", "LAST POLL", "PAUSED BY")
     output.table(columns, [_row(view, now_ms) for view in found], empty="No queues.")
 
 
@@ -167,6 +169,7 @@ def _row(view: QueueView, now_ms: int) -> tuple[object, ...]:
         len(view.workers),
         view.free,
         f"{_for(view.last_poll_ms, now_ms)} ago" if view.last_poll_ms is not None else "",
+        view.stop.operator if view.stop is not None else "",
     )
 
 
@@ -174,7 +177,9 @@ def _facts(view: QueueView, now_ms: int) -> list[str]:
     waits = ", ".join(f"{count} for {what}" for what, count in sorted(view.waiting.items()))
     polled = f"{_for(view.last_poll_ms, now_ms)} ago" if view.last_poll_ms is not None else "none within the last hour"
     oldest = _for(view.oldest_waiting_ms, now_ms) or "none"
+    paused = [] if view.stop is None else [paused_line(view.stop, now_ms)]
     return [
+        *paused,
         f"{view.name}: {view.depth} waiting{f' ({waits})' if waits else ''}, {view.running} running",
         f"oldest on the queue: {oldest}; lag: {_lag(view)}; last poll: {polled}",
     ]
@@ -201,6 +206,7 @@ def _queue_json(view: QueueView) -> dict[str, Any]:
         "lag": view.lag,
         "isLagExact": view.is_lag_exact,
         "lastPoll": view.last_poll_ms,
+        **stop_json(view.stop),
         "workers": [
             {
                 "workerId": worker.worker_id,

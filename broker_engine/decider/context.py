@@ -30,6 +30,9 @@ class Definitions(Protocol):
 
     def stop(self, key: str) -> Stop | None: ...
 
+    def stop_of_queue(self, domain: str, task_type: str) -> Stop | None:
+        """The stop that pauses this queue."""
+
     @property
     def caps(self) -> Caps: ...
 

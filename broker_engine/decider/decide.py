@@ -24,6 +24,7 @@ from broker_engine.decider import (
     losses,
     pauses,
     progress,
+    queue_pauses,
     slots,
     steps,
     transfers,
@@ -410,6 +411,9 @@ def _started(draft: Draft, command: TaskStarted) -> str | None:
         if command.wants_confirmation:
             draft.outputs.append(_confirm(command, accepted=False, reason=str(reason)))
         return reason
+    if command.wants_confirmation and (why := queue_pauses.take_back(draft, task)) is not None:
+        draft.outputs.append(_confirm(command, accepted=False, reason=why))
+        return None
     is_takeover = task.phase in STARTED
     if is_takeover and task.worker_id is not None and task.lease is not None:
         draft.outputs.append(
@@ -514,7 +518,7 @@ def _queue_ready(draft: Draft, command: QueueReady) -> str | None:
     if isinstance(task, str):
         return task
     if task.waiting_for is not WaitingFor.TOPIC:
-        return "the task does not wait for its topic"
+        return queue_pauses.follow(draft, task)
     flow.hand_out(draft, task, Cause.HANDED_OUT_AGAIN, ReasonCode.TOPIC_READY)
     return None
 

@@ -181,7 +181,9 @@ def hand_out(draft: Draft, task: TaskState, cause: Cause, code: ReasonCode) -> N
     In a pause it is held instead, ready to go.
     """
     if holds.is_held(draft, task) and cause is not Cause.RESUMED:
-        holds.hold(draft, evolve(task, due_at_ms=None, delay_returned=False), code, None, by=task.paused_by)
+        stop = holds.queue_stop(draft, task)
+        why = holds.because(stop) if stop is not None else None
+        holds.hold(draft, evolve(task, due_at_ms=None, delay_returned=False), code, why, by=task.paused_by)
         return
     ready = _on_queue(draft, task)
     if ready.waiting_for in slots.WAITS and task.waiting_for in slots.WAITS:
@@ -214,7 +216,8 @@ def _ask_again(draft: Draft, task: TaskState) -> None:
 
 def grant(draft: Draft, task: TaskState) -> None:
     """Hand a task out whose slot was granted."""
-    if not draft.context.queues.exists(task.domain, task.task_type):  # gone meanwhile: the slot goes back
+    is_there = draft.context.queues.exists(task.domain, task.task_type)
+    if not is_there or holds.is_held(draft, task):  # gone, or paused, meanwhile: the slot goes back
         hand_out(draft, task, Cause.HANDED_OUT_AGAIN, ReasonCode.HANDED_OUT_AGAIN)
         return
     draft.move(
@@ -240,8 +243,11 @@ def change_queue(draft: Draft, task: TaskState, code: ReasonCode, reason: str, *
     if task.holds_slot:
         draft.outputs.append(slots.released(task, draft.now_ms))
     free = evolve(task, holds_slot=False, resource=None, handed_out_at_ms=None)
-    ready = _on_queue(draft, evolve(free, **changes))
-    draft.move(
+    ready = evolve(free, waiting_for=WaitingFor.TOPIC, **changes)
+    stop = holds.queue_stop(draft, ready)
+    if stop is None:
+        ready = _on_queue(draft, ready)
+    moved = draft.move(
         free,
         Cause.MOVED,
         task.phase,
@@ -256,7 +262,10 @@ def change_queue(draft: Draft, task: TaskState, code: ReasonCode, reason: str, *
         resource=ready.resource,
         **changes,
     )
-    _put_on_queue(draft, task.reference)
+    if stop is None:
+        _put_on_queue(draft, task.reference)
+    else:  # it arrives on a paused queue
+        holds.hold_for_queue(draft, moved, stop)
 
 
 def expect_delay(draft: Draft, task: TaskState) -> None:

@@ -1,9 +1,10 @@
-"""Holding tasks and letting them go: what a pause of a task and a pause of its workflow have in common (B9, D14, D29).
+"""Holding tasks and letting them go: what pauses of a task, its workflow and its queue have in common (B9, D14, D29).
 
 A held task is in phase PAUSED and waits for ``resume``. What a paused workflow has handed out before stays out: it may
-be started and completed. A held task's hand-out, if it had one, is void, and so is its slot. A
-delay (back-off, start delay, callback) is a promise of "not before": it runs on, and when it is over the task is ready.
-The clocks of time-outs stand still from ``paused_at_ms`` on.
+be started and completed; what a paused queue has handed out is taken back, unless it was started. A held task's
+hand-out, if it had one, is void, and so is its slot. A delay (back-off, start delay, callback) is a promise of "not
+before": it runs on, and when it is over the task is ready. The clocks of time-outs stand still from
+``paused_at_ms`` on.
 """
 
 from __future__ import annotations
@@ -15,11 +16,31 @@ from broker_engine.decider.moves import Cause
 from broker_engine.model.decision import ControlKind
 from broker_engine.model.state import TaskState, evolve
 from broker_engine.model.status import STARTED, Phase, ReasonCode, WaitingFor, WorkflowStatus
+from broker_engine.model.stops import Stop
 
 
 def is_held(draft: Draft, task: TaskState) -> bool:
     """Whether a task that is about to be handed out has to wait for a resume."""
-    return draft.workflow.status is WorkflowStatus.PAUSED or task.paused_by is not None
+    return (
+        draft.workflow.status is WorkflowStatus.PAUSED
+        or task.paused_by is not None
+        or queue_stop(draft, task) is not None
+    )
+
+
+def queue_stop(draft: Draft, task: TaskState) -> Stop | None:
+    """The pause of the task's queue."""
+    return draft.context.definitions.stop_of_queue(task.domain, task.task_type)
+
+
+def hold_for_queue(draft: Draft, task: TaskState, stop: Stop) -> None:
+    """Hold a task because its queue is paused."""
+    hold(draft, task, ReasonCode.PAUSED, because(stop), by=None)
+
+
+def because(stop: Stop) -> str:
+    """Who has paused the queue, and why: the reason of a task that is held for it."""
+    return f"the queue of {stop.about} is paused by {stop.operator}" + (f": {stop.reason}" if stop.reason else "")
 
 
 def is_out(task: TaskState) -> bool:

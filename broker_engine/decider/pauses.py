@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_engine.decider import cancels, controls, flow, holds
+from broker_engine.decider import cancels, controls, flow, holds, queue_pauses
 from broker_engine.decider.deadlines import response_clock_ms
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.moves import Cause
@@ -16,7 +16,7 @@ from broker_engine.model.commands import (
 )
 from broker_engine.model.decision import ControlKind, Delay
 from broker_engine.model.state import TaskState, evolve
-from broker_engine.model.status import STARTED, Phase, ReasonCode, WaitingFor, WorkflowStatus
+from broker_engine.model.status import STARTED, Phase, ReasonCode, WorkflowStatus
 
 # --- a task
 
@@ -76,6 +76,8 @@ def attempt_paused(draft: Draft, command: AttemptPaused, task: TaskState | str) 
         holds.hold(draft, task, ReasonCode.PAUSED, task.reason, by=task.paused_by)
     elif draft.workflow.status is WorkflowStatus.PAUSED:
         holds.hold(draft, task, ReasonCode.PAUSED, None, by=None)
+    elif (stop := holds.queue_stop(draft, task)) is not None:
+        holds.hold_for_queue(draft, evolve(holds.go_on(task, draft.now_ms), reason=None), stop)
     else:  # resumed before it had stopped
         flow.hand_out(draft, evolve(holds.go_on(task, draft.now_ms), lease=None), Cause.PUT_AWAY, ReasonCode.RESUMED)
     return None
@@ -92,6 +94,9 @@ def resume_task(draft: Draft, command: ResumeTask) -> str | None:
     if task.paused_by is None:
         if task.phase is Phase.PAUSED and is_held_by_workflow:
             return _refuse(draft, f"the workflow is {draft.workflow.reason or 'paused'}: resume the workflow")
+        stop = holds.queue_stop(draft, task)
+        if task.phase is Phase.PAUSED and stop is not None:
+            return _refuse(draft, f"{holds.because(stop)}: resume the queue")
         return _refuse(draft, f"task {task.reference} is {task.phase}: only a paused task can be resumed")
     if task.phase in STARTED:
         _unask(draft, task)
@@ -99,8 +104,11 @@ def resume_task(draft: Draft, command: ResumeTask) -> str | None:
     elif is_held_by_workflow:
         draft.set_aside(evolve(task, paused_by=None, reason=None, updated_at_ms=draft.now_ms))
         draft.answer(200, f"the workflow is {draft.workflow.reason or 'paused'}: the task goes on with it")
+    elif (stop := holds.queue_stop(draft, task)) is not None:
+        queue_pauses.leave_held(draft, task, stop)
+        draft.answer(200, f"{holds.because(stop)}: the task goes on with it")
     else:
-        let_go(draft, task)
+        queue_pauses.let_go(draft, task)
         draft.answer(200, "resumed")
     return None
 
@@ -116,16 +124,6 @@ def _unask(draft: Draft, task: TaskState) -> None:
         heartbeat_at_ms=response_clock_ms(task),
         paused_by=None,
     )
-
-
-def let_go(draft: Draft, task: TaskState) -> None:
-    """Put a held task back to where it was: on its queue, or into the rest of its delay."""
-    ready = evolve(holds.go_on(task, draft.now_ms), paused_by=None, reason=None)
-    if ready.due_at_ms is None or ready.due_at_ms <= draft.now_ms:
-        flow.hand_out(draft, ready, Cause.RESUMED, ReasonCode.RESUMED)
-        return
-    phase = Phase.QUEUED if ready.hand_out else Phase.RETRY_WAIT if ready.attempt else Phase.CREATED
-    draft.move(ready, Cause.RESUMED, phase, ReasonCode.RESUMED, waiting_for=WaitingFor.DELAY)
 
 
 def delay_over(draft: Draft, command: DelayDue, task: TaskState) -> str | None:
@@ -180,7 +178,11 @@ def resume_workflow(draft: Draft, _command: ResumeWorkflow) -> str | None:
         if holds.is_out(task):
             holds.start_clocks(draft, task)
         elif task.phase is Phase.PAUSED and task.paused_by is None:
-            let_go(draft, task)
+            stop = holds.queue_stop(draft, task)
+            if stop is None:
+                queue_pauses.let_go(draft, task)
+            else:
+                queue_pauses.leave_held(draft, task, stop)
     draft.answer(200, "resumed")
     return None
 

@@ -28,6 +28,7 @@ from broker_engine.model.commands import (
 )
 from broker_engine.model.decision import Decision, Output, WriteDefinition
 from broker_engine.model.definitions import Json
+from broker_engine.model.stops import is_queue_key
 
 #: Bounds the record of a stop.
 MAX_STOP = 2_000
@@ -72,7 +73,7 @@ def _written(command: DefinitionCommand, context: Context) -> tuple[WriteDefinit
             return _stop(command, context), command.key
         case AllowStarts():
             if context.definitions.stop(command.key) is None:
-                raise NotFound(f"{command.key} is not stopped")
+                raise NotFound(f"{command.key} is not {'paused' if is_queue_key(command.key) else 'stopped'}")
             return WriteDefinition(kind="stop", key=command.key, document=None), command.key
         case SetCap():
             return _cap(command, context), command.key

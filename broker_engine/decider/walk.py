@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 import orjson
 
-from broker_engine.decider import flow, holds
+from broker_engine.decider import flow
 from broker_engine.decider.documents import TOP, scope_of, task_input
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.moves import Cause
@@ -281,8 +281,6 @@ def _round_over(draft: Draft, node: Node, inside: str) -> None:
     asking = evolve(row, input=condition)
     if (problem := flow.input_problem(draft, asking)) is not None:
         _fail(draft, row, *problem)
-    elif holds.is_held(draft, asking):
-        holds.hold(draft, asking, ReasonCode.PAUSED, None, by=asking.paused_by)
     else:
         flow.hand_out(draft, asking, Cause.EVALUATES, ReasonCode.ROUND_OVER)
 

@@ -214,7 +214,7 @@ class DelayDue(TaskCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReady(TaskCommand):
-    """The topic that this task waited for exists now."""
+    """The queue of this task has changed: its topic exists now, or it was paused or resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +313,7 @@ class DeleteWorkflowDef(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopStarts(Command):
-    """Refuse new workflows from now on; ``key`` says which (model.stops.stop_key). What runs goes on."""
+    """Refuse new workflows, or pause a queue, from now on; ``key`` says which (model.stops). What runs goes on."""
 
     reason: str | None = None
 

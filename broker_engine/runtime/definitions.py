@@ -15,7 +15,7 @@ from broker_engine.log.ports import BEGINNING, FOLLOW_MS, Log, Record, TopicPart
 from broker_engine.model.caps import NO_CAPS, Cap, Caps, read_cap, together
 from broker_engine.model.decision import WriteDefinition
 from broker_engine.model.definitions import TaskDef, WorkflowDef
-from broker_engine.model.stops import Stop, keys_against, read_stop
+from broker_engine.model.stops import Stop, is_queue_key, keys_against, read_stop, stop_of_queue
 from broker_engine.topics import DEFINITION_TOPICS, Namespace
 from broker_engine.wire.codecs import DEFINITION
 
@@ -41,6 +41,9 @@ class DefinitionView:
         self._reader = log.reader(fetch_wait_ms=FOLLOW_MS)
         self._reader.assign(dict.fromkeys(self.partitions, BEGINNING))
         self._stops: dict[str, bytes] = {}
+        #: The queues that are paused, and how often that has changed.
+        self.paused_queues: dict[str, Stop] = {}
+        self.queue_changes = 0
         self._caps: dict[str, bytes] = {}
         #: The caps in force.
         self.caps: Caps = NO_CAPS
@@ -93,6 +96,11 @@ class DefinitionView:
         if not self._stops:
             return None
         return next((stop for key in keys_against(workflow, tenant) if (stop := self.stop(key)) is not None), None)
+
+    def stop_of_queue(self, domain: str, task_type: str) -> Stop | None:
+        if not self.paused_queues:
+            return None
+        return stop_of_queue(self.paused_queues, domain, task_type)
 
     def cap(self, key: str) -> Cap | None:
         document = self._caps.get(key)
@@ -148,6 +156,8 @@ class DefinitionView:
     def _put(self, kind: str, key: str, document: bytes | None) -> bytes | None:
         """Store or remove; returns what was there before."""
         if kind == "stop":
+            if is_queue_key(key):
+                self._pause_queue(key, document)
             return _put(self._stops, key, document)
         if kind == "cap":
             before = _put(self._caps, key, document)
@@ -160,6 +170,13 @@ class DefinitionView:
             return _put(self._tasks, key, document)
         name, _, version = key.rpartition(":")
         return _put(self._workflows.setdefault(name, {}), int(version), document)
+
+    def _pause_queue(self, key: str, document: bytes | None) -> None:
+        self.queue_changes += 1
+        if document is None:
+            self.paused_queues.pop(key, None)
+        else:
+            self.paused_queues[key] = read_stop(key, document)
 
 
 def _put(documents: dict[Any, bytes], key: Any, document: bytes | None) -> bytes | None:

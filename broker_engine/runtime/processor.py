@@ -52,6 +52,7 @@ from broker_engine.runtime.outbox import Outbox, OutRecord
 from broker_engine.runtime.ownership import Mark
 from broker_engine.runtime.partition import Partition, waiting_for_topic
 from broker_engine.runtime.pollers import Pollers
+from broker_engine.runtime.queue_pauses import QueuePauses
 from broker_engine.runtime.queues import Queues
 from broker_engine.runtime.rerouting import Rerouting
 from broker_engine.runtime.retention import retire
@@ -265,6 +266,14 @@ class Session:
             self._clock,
             grace_ms=self._settings.session_timeout_ms,
         )
+        self._queue_pauses = QueuePauses(
+            self._log,
+            self._namespace,
+            signer,
+            self._definitions,
+            self._clock,
+            is_idle=lambda: self._pending is None,
+        )
         self._ticker = Ticker(self._log, self._namespace, signer, self._clock)
         self._partitions: dict[int, Partition] = {}
         self._folder = Path(self._settings.data_dir) / self._namespace.name / f"slot-{self._slot}"
@@ -338,6 +347,7 @@ class Session:
         self._pollers.read_on()
         self._losses.serve(self._partitions.values())
         self._rerouting.serve(self._partitions.values())
+        self._queue_pauses.serve(self._partitions.values())
 
     def _read(self) -> list[Record]:
         """The next batch: commands as they come, and starts by budget while there is room beside them."""
@@ -630,6 +640,7 @@ class Session:
         self._pollers.close()
         self._losses.close()
         self._rerouting.close()
+        self._queue_pauses.close()
         self._definitions.close()
         self._admin.close()
 

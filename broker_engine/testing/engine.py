@@ -15,6 +15,7 @@ from broker_engine.decider.definition_tree import single_task_workflow
 from broker_engine.errors import LogError, NoAnswer
 from broker_engine.log.ports import BEGINNING, Delivery, Isolation, Record, TopicPartition
 from broker_engine.model.commands import (
+    AllowStarts,
     AnyCommand,
     CancelTask,
     MoveTask,
@@ -26,8 +27,10 @@ from broker_engine.model.commands import (
     ResumeTask,
     ResumeWorkflow,
     StartWorkflow,
+    StopStarts,
     TerminateWorkflow,
 )
+from broker_engine.model.stops import queue_key
 from broker_engine.runtime.delays import TierLoop
 from broker_engine.runtime.namespace import ensure
 from broker_engine.testing.clock import FakeClock
@@ -302,6 +305,12 @@ class Engine:
 
     def resume(self, workflow_id: str) -> str:
         return self.ask(ResumeWorkflow(key=workflow_id, **self.asked()))
+
+    def pause_queue(self, task_type: str, domain: str | None = None, reason: str | None = None) -> None:
+        self.ask(StopStarts(key=queue_key(task_type, domain), reason=reason, **self.asked()))
+
+    def resume_queue(self, task_type: str, domain: str | None = None) -> None:
+        self.ask(AllowStarts(key=queue_key(task_type, domain), **self.asked()))
 
     def release(self, workflow_id: str) -> None:
         self.ask(ReleaseWorkflow(key=workflow_id, **self.asked()))

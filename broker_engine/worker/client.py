@@ -15,7 +15,7 @@ import orjson
 
 from broker_engine.decider.definition_tree import parse_workflow_def, single_task_workflow
 from broker_engine.decider.definitions import parse_task_def
-from broker_engine.decider.domains import domains_problem
+from broker_engine.decider.domains import domains_problem, name_problem
 from broker_engine.decider.identity import workflow_id_for
 from broker_engine.errors import BadRequest, NoAnswer, NotFound, PayloadTooLarge, Violation
 from broker_engine.log.namespaces import open_existing
@@ -47,7 +47,7 @@ from broker_engine.model.commands import (
 )
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
 from broker_engine.model.state import TaskState, WorkflowState
-from broker_engine.model.stops import Stop, read_stop, stop_key
+from broker_engine.model.stops import Stop, queue_key, stop_key
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.signing import Signer
 from broker_engine.worker.diagnosis import Explanation, diagnose
@@ -177,9 +177,27 @@ class Client:
         key = stop_key(workflow=workflow, tenant=tenant)
         _check(self._courier.ask(AllowStarts(key=key, **self._common()), self._timeout))
 
+    def pause_queue(self, task_type: str, domain: str | None = None, reason: str | None = None) -> Stop:
+        """Hold what waits for a task type, in one domain or (none given) in all. What runs goes on.
+
+        Raises:
+            BadRequest: the name of the domain, or an empty task type.
+        """
+        key = _queue(task_type, domain)
+        _check(self._courier.ask(StopStarts(key=key, reason=reason, **self._common()), self._timeout))
+        return self.stops()[key]
+
+    def resume_queue(self, task_type: str, domain: str | None = None) -> None:
+        """Hand out again what a pause of the queue holds, the oldest first. Name it as it was paused.
+
+        Raises:
+            NotFound: it is not paused.
+        """
+        _check(self._courier.ask(AllowStarts(key=_queue(task_type, domain), **self._common()), self._timeout))
+
     def stops(self) -> dict[str, Stop]:
-        """The stops in force, by key."""
-        return {key: read_stop(key, found.document) for key, found in self._views.definitions(Topic.STOPS).items()}
+        """The stops in force, of starts and of queues, by key."""
+        return self._views.stops()
 
     # --- caps
 
@@ -495,6 +513,16 @@ class Client:
             "reply_to": self._courier.client_id if wants_answer else None,
             "operator": self.operator,
         }
+
+
+def _queue(task_type: str, domain: str | None) -> str:
+    """The key of the stop of a queue."""
+    if not task_type:
+        raise BadRequest("the task type of a queue may not be empty: name it as `broker-engine queue list` shows it")
+    problem = None if domain is None else name_problem(domain)
+    if problem is not None:
+        raise BadRequest(f"domain {problem}")
+    return queue_key(task_type, domain)
 
 
 def _one_of(workflow: str | None, tenant: str | None) -> None:

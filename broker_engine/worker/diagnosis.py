@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from broker_engine.decider.deadlines import TIMEOUT_CODES
 from broker_engine.decider.limit_places import Standing, standing
@@ -11,6 +12,7 @@ from broker_engine.decider.transfers import may_be_rerouted
 from broker_engine.errors import NotFound
 from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.model.status import IN_HAND, Phase, WaitingFor, WorkflowStatus
+from broker_engine.model.stops import Stop, queue_name, stop_of_queue
 from broker_engine.worker.limits import limit_rules
 from broker_engine.worker.presence import LOST_MS
 from broker_engine.worker.views import Heard, Views
@@ -57,7 +59,10 @@ def diagnose(views: Views, name: str, reference: str | None, now_ms: int) -> Exp
     workflow = views.workflow_state(task.workflow_id)
     quarantine = None if workflow is None else workflow.quarantine
     held_by = workflow if workflow is not None and workflow.status is WorkflowStatus.PAUSED else None
-    sentence = explain(task, last_poll_ms, now_ms, place=place, choices=choices, live_choices=live, held_by=held_by)
+    stop = stop_of_queue(views.stops(), task.domain, task.task_type) if task.phase not in IN_HAND else None
+    sentence = explain(
+        task, last_poll_ms, now_ms, place=place, choices=choices, live_choices=live, held_by=held_by, stop=stop
+    )
     return Explanation(
         task=task,
         sentence=f"its workflow is in quarantine: {quarantine}" if quarantine else sentence,
@@ -102,6 +107,7 @@ def explain(
     choices: Sequence[str] = (),
     live_choices: Sequence[str] = (),
     held_by: WorkflowState | None = None,
+    stop: Stop | None = None,
 ) -> str:
     """What a task does or waits for.
 
@@ -112,6 +118,7 @@ def explain(
         choices: other domains that it may go to.
         live_choices: those of them in which a worker lives.
         held_by: its workflow, if that is paused.
+        stop: the pause of its queue.
     """
     if task.is_terminal:
         return f"{task.status}: {task.reason}" if task.reason else f"{task.status}"
@@ -121,7 +128,7 @@ def explain(
         text = f"{does} on worker {task.worker_id} for {_seconds(now_ms - since_ms)}"
         return text + _deadline(task, now_ms) + _asked(task, now_ms)
     if task.phase is Phase.PAUSED:
-        return _paused(task, held_by, now_ms)
+        return _paused(task, held_by, stop, now_ms)
     match task.waiting_for:
         case WaitingFor.DELAY:
             text = f"{_delay(task)} in {_seconds((task.due_at_ms or now_ms) - now_ms)}"
@@ -137,7 +144,7 @@ def explain(
             text = f"{task.phase}"
         case _:
             text = f"waits for {task.waiting_for}"
-    return text + _deadline(task, now_ms)
+    return text + _deadline(task, now_ms) + (f"; {_queue_paused(stop)}" if stop is not None else "")
 
 
 def _asked(task: TaskState, now_ms: int) -> str:
@@ -148,7 +155,22 @@ def _asked(task: TaskState, now_ms: int) -> str:
     return f", asked to pause ({task.reason})" if task.paused_by else ""
 
 
-def _paused(task: TaskState, held_by: WorkflowState | None, now_ms: int) -> str:
+def _queue_paused(stop: Stop) -> str:
+    because = f": {stop.reason}" if stop.reason else ""
+    since = datetime.fromtimestamp(stop.since_ms / 1_000, UTC).isoformat(timespec="seconds")
+    how = f"broker-engine queue resume {queue_name(stop.key)}"
+    return f"its queue is paused by {stop.operator} since {since}{because}; resume with `{how}`"
+
+
+def _paused(task: TaskState, held_by: WorkflowState | None, stop: Stop | None, now_ms: int) -> str:
+    """What holds it: each of the three has to be resumed."""
+    also = f"; {_queue_paused(stop)}" if stop is not None else ""
+    if task.paused_by is None and held_by is None:
+        return _queue_paused(stop) if stop is not None else "its queue was resumed: it goes on within a moment"
+    return _paused_itself(task, held_by, now_ms) + also
+
+
+def _paused_itself(task: TaskState, held_by: WorkflowState | None, now_ms: int) -> str:
     since = _seconds(now_ms - (task.paused_at_ms or now_ms))
     if held_by is not None and task.paused_by is None:
         how = f"broker-engine workflow resume {held_by.workflow_id}"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from broker_engine.log.ports import Admin, Isolation, Log, TopicPartition
 from broker_engine.model.state import TaskState
 from broker_engine.model.status import WaitingFor
+from broker_engine.model.stops import Stop, stop_of_queue
 from broker_engine.topics import Namespace
 from broker_engine.wire.codecs import SCHEDULED_TASK
 from broker_engine.worker.presence import LOST_MS
@@ -49,6 +50,8 @@ class QueueView:
     last_poll_ms: int | None = None
     #: Since when the oldest task on the queue has waited.
     oldest_waiting_ms: int | None = None
+    #: Its pause.
+    stop: Stop | None = None
 
     @property
     def name(self) -> str:
@@ -102,6 +105,9 @@ class QueueViews:
                 self._look_at_lag(admin, topics, queue, is_shared=queue.task_type in shared)
         finally:
             admin.close()
+        stops = self._views.stops()
+        for queue in queues.values():
+            queue.stop = stop_of_queue(stops, queue.domain, queue.task_type)
         return [queues[queue] for queue in sorted(queues)]
 
     def waiting(self, domain: str, task_type: str) -> list[TaskState]:

@@ -13,6 +13,7 @@ from broker_engine.errors import NotFound
 from broker_engine.log.ports import BEGINNING, Isolation, Log, Record, TopicPartition
 from broker_engine.model.limits import LIMIT_KEY
 from broker_engine.model.state import TaskState, WorkflowState
+from broker_engine.model.stops import Stop, read_stop
 from broker_engine.topics import Namespace, Topic, partition_of
 from broker_engine.wire.codecs import DEFINITION, LIMIT_ENTRY, PRESENCE, TASK_STATE, WORKFLOW_STATE
 from broker_engine.wire.limit_entries import from_record
@@ -181,6 +182,10 @@ class Views:
         values: dict[bytes, bytes] = {}
         read_all(self._log, [self._tp(topic, 0)], lambda record: _keep(values, record))
         return {key.decode(): DEFINITION.decode(value) for key, value in sorted(values.items())}
+
+    def stops(self) -> dict[str, Stop]:
+        """The stops in force, by key."""
+        return {key: read_stop(key, found.document) for key, found in self.definitions(Topic.STOPS).items()}
 
     def values(self, topic: Topic, number: int) -> dict[bytes, bytes]:
         """What stands in one partition of a compacted topic, by key."""

@@ -5,7 +5,8 @@ import pytest
 from broker_engine.decider.limit_places import Standing
 from broker_engine.model.slots import Entry, Line, Need, Stage
 from broker_engine.model.state import evolve
-from broker_engine.model.status import WaitingFor
+from broker_engine.model.status import Phase, WaitingFor
+from broker_engine.model.stops import Stop, queue_key
 from broker_engine.worker.diagnosis import explain
 from tests.builders import START_MS, Story, a_step
 
@@ -22,6 +23,19 @@ def test_a_retry_says_when_it_comes() -> None:
 
 def test_a_start_delay_says_when_it_ends() -> None:
     assert said(Story(a_step("a", start_delay_seconds=30)).start(), 10_000) == "first hand-out in 20 s"
+
+
+def test_a_task_on_a_paused_queue_says_who_paused_it_and_how_it_goes_on() -> None:
+    stop = Stop(queue_key("encode", "eu"), "user:ann", 0, "no licence")
+    story = Story("a").start()
+    paused = "its queue is paused by user:ann since 1970-01-01T00:00:00+00:00: no licence"
+    how = "resume with `broker-engine queue resume eu/encode`"
+
+    held = evolve(story.task, phase=Phase.PAUSED, waiting_for=WaitingFor.RESUME)
+    assert explain(held, None, START_MS, stop=stop) == f"{paused}; {how}"
+    story.pause(reason="look first")
+    itself = "paused by user:ann: look first, for 0.0 s; resume with `broker-engine task resume w a`"
+    assert explain(story.task, None, START_MS, stop=stop) == f"{itself}; {paused}; {how}"
 
 
 def test_a_callback_says_when_it_comes() -> None:
