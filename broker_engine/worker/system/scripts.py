@@ -7,6 +7,7 @@ file and no process to reach, and time and memory are bounded. An isolate costs 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -62,8 +63,10 @@ def run(script: str, data: Mapping[str, Any]) -> Any:
     try:
         found = isolate.eval(source, timeout_sec=SCRIPT_SECONDS, max_memory=SCRIPT_MEMORY_BYTES)
     except racer.JSTimeoutException as error:
+        _settle(racer, isolate)
         raise TaskFailedForGood(f"the script ran longer than {SCRIPT_SECONDS:g} s", code="SCRIPT_TIMEOUT") from error
     except racer.JSOOMException as error:
+        _settle(racer, isolate)
         limit = SCRIPT_MEMORY_BYTES // 1024 // 1024
         raise TaskFailedForGood(f"the script took more than {limit} MiB", code="SCRIPT_MEMORY") from error
     except racer.JSEvalException as error:
@@ -71,6 +74,12 @@ def run(script: str, data: Mapping[str, Any]) -> Any:
     finally:
         isolate.close()
     return orjson.loads(found).get("value")
+
+
+def _settle(racer: Any, isolate: Any) -> None:
+    """Wait until the isolate has told of the script that was ended: closed before, it tells a loop that is gone."""
+    with suppress(racer.JSEvalException):
+        isolate.eval("0", timeout_sec=SCRIPT_SECONDS)
 
 
 def _literal(text: str) -> str:
