@@ -35,7 +35,7 @@ from broker_engine.decider.deadlines import DeadlineKind
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
 from broker_engine.decider.documents import workflow_input
 from broker_engine.decider.domains import domains_problem
-from broker_engine.decider.draft import Draft, reply
+from broker_engine.decider.draft import MAX_REASON, Draft, reply
 from broker_engine.decider.identity import workflow_id_for
 from broker_engine.decider.moves import Cause
 from broker_engine.decider.payload_schemas import payload_problem
@@ -56,6 +56,7 @@ from broker_engine.model.commands import (
     GrantExpired,
     IdempotencyStrategy,
     MoveTask,
+    Parent,
     PauseTask,
     PauseWorkflow,
     PutTaskDef,
@@ -70,6 +71,7 @@ from broker_engine.model.commands import (
     SlotGranted,
     StartWorkflow,
     StopStarts,
+    SubWorkflowEnded,
     TaskProgressed,
     TaskReported,
     TaskStarted,
@@ -79,7 +81,7 @@ from broker_engine.model.commands import (
     Tick,
     WorkerLost,
 )
-from broker_engine.model.decision import Confirm, Decision, Delay, RememberStart
+from broker_engine.model.decision import Confirm, Decision, Delay, Output, RememberStart, Send
 from broker_engine.model.definitions import TimeoutPolicy, WorkflowDef
 from broker_engine.model.state import Execution, TaskState, WorkflowState
 from broker_engine.model.status import (
@@ -144,6 +146,8 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             ignored = _delay_due(draft, command)
         case QueueReady():
             ignored = _queue_ready(draft, command)
+        case SubWorkflowEnded():
+            ignored = walk.sub_workflow_ended(draft, command, _current(draft, command))
         case SlotGranted():
             ignored = grants.granted(draft, command, _current(draft, command))
         case GrantExpired():
@@ -202,8 +206,24 @@ def _repeated(execution: Execution, command: AnyCommand) -> Decision | None:
 
 
 def _refused(execution: Execution | None, command: AnyCommand, status: int, message: str) -> Decision:
-    answers = (reply(command, status, message),) if command.reply_to else ()
+    answers: tuple[Output, ...] = (reply(command, status, message),) if command.reply_to else ()
+    if isinstance(command, StartWorkflow) and command.parent is not None and status >= 400:
+        answers += (_tell_parent(command, command.parent, message),)
     return Decision(execution=execution, outputs=answers, ignored=message)
+
+
+def _tell_parent(command: StartWorkflow, parent: Parent, reason: str) -> Send:
+    """A sub-workflow that cannot start has failed."""
+    told = SubWorkflowEnded(
+        key=parent.workflow_id,
+        operator=f"workflow:{command.key}",
+        reference=parent.reference,
+        task_id=parent.task_id,
+        hand_out=0,
+        status=WorkflowStatus.FAILED,
+        reason=f"the sub-workflow could not start: {reason}"[:MAX_REASON],
+    )
+    return Send(command=told)
 
 
 def _unknown(command: AnyCommand) -> Decision:
@@ -272,6 +292,9 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
         tenant=command.tenant,
         deadline_at_ms=command.deadline_at_ms,
         task_to_domain=command.task_to_domain,
+        parent_workflow_id=command.parent.workflow_id if command.parent else None,
+        parent_reference=command.parent.reference if command.parent else None,
+        parent_task_id=command.parent.task_id if command.parent else None,
     )
     empty = Execution(workflow=workflow, tasks=Map(), definition=definition)
     draft = Draft(empty, command, context, is_new=True)
@@ -378,7 +401,8 @@ def _current(
     | SlotGranted
     | GrantExpired
     | MoveTask
-    | RerouteTask,
+    | RerouteTask
+    | SubWorkflowEnded,
 ) -> TaskState | str:
     """The task that a command is about, or why the command belongs to the past."""
     task = draft.execution.tasks.get(command.reference)

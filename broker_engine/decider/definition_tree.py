@@ -30,6 +30,7 @@ from broker_engine.decider.expressions import compile_path, parse, references
 from broker_engine.decider.payload_schemas import schema_violations
 from broker_engine.decider.task_types import SIMPLE, TASK_TYPES, UNSUPPORTED
 from broker_engine.decider.task_types.scripts import EVALUATORS, VALUE_PARAM
+from broker_engine.decider.task_types.workflows import PARAMETERS
 from broker_engine.errors import Violation
 from broker_engine.model.definitions import Json, Steps, TaskDef, TimeoutPolicy, WorkflowDef, WorkflowTask, index
 
@@ -195,6 +196,10 @@ def _translated(kind: str, document: Mapping[str, Json], attributes: Mapping[str
     if kind == "DO_WHILE" and document.get("items") is not None:
         inputs = attributes.get("input_parameters", {})
         return {"input_parameters": {**(inputs if isinstance(inputs, Mapping) else {}), "items": document["items"]}}
+    if kind == "SUB_WORKFLOW":
+        inputs, given = attributes.get("input_parameters", {}), document["subWorkflowParam"]
+        names = {name: given[key] for key, name in PARAMETERS.items() if given.get(key) is not None}
+        return {"input_parameters": {**(inputs if isinstance(inputs, Mapping) else {"workflowInput": inputs}), **names}}
     return {}
 
 

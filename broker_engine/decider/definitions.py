@@ -195,6 +195,8 @@ WORKFLOW_DEF_FIELDS: Mapping[str, Rule] = {
     "metadata": _OBJECT,
     "inputSchema": Rule(kind="object", attribute="input_schema"),
     "outputSchema": _OBJECT,
+    "failureWorkflow": Rule(kind="text", attribute="failure_workflow"),
+    "failureWorkflowVersion": _number("failure_workflow_version", minimum=1),
     "enforceSchema": Rule(kind="boolean", attribute="enforce_schema"),
     **_AUDIT,
 }

@@ -13,8 +13,8 @@ from broker_engine.decider.context import Context
 from broker_engine.decider.deadlines import next_deadline
 from broker_engine.decider.moves import MOVES, Cause
 from broker_engine.errors import InvariantViolation
-from broker_engine.model.commands import AnyCommand
-from broker_engine.model.decision import Answer, Decision, Output, Transition
+from broker_engine.model.commands import AnyCommand, SubWorkflowEnded, TerminateWorkflow
+from broker_engine.model.decision import Answer, Decision, Output, Send, Transition
 from broker_engine.model.definitions import WorkflowTask
 from broker_engine.model.state import Execution, RememberedCommand, TaskState, WorkflowState, evolve
 from broker_engine.model.status import (
@@ -28,6 +28,8 @@ from broker_engine.model.status import (
 
 #: Conductor cuts reasons at 500 characters.
 MAX_REASON = 500
+#: Whose word a command is that one workflow sends to another.
+_ENGINE = "engine"
 
 
 class Draft:
@@ -91,7 +93,15 @@ class Draft:
             moved = evolve(moved, holds_slot=False)
         if (task.paused_by is not None or task.phase is Phase.CANCELING) and controls.is_over(task, moved):
             self.outputs.append(controls.forget(task))
+        if ended and task.sub_workflow_id is not None and not self._is_told_by_child(task):
+            terminate = TerminateWorkflow(
+                key=task.sub_workflow_id, operator=_ENGINE, reason=f"its parent: {reason or code}"
+            )
+            self.outputs.append(Send(command=terminate))
         return self._put(task.phase, moved, code, reason)
+
+    def _is_told_by_child(self, task: TaskState) -> bool:
+        return isinstance(self.command, SubWorkflowEnded) and self.command.task_id == task.task_id
 
     def mark_retried(self, task: TaskState) -> TaskState:
         """Note on an ended attempt that a newer one exists. No transition: its phase and status stay."""

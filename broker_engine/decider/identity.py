@@ -22,6 +22,16 @@ def task_id(
     return _uuid5(_TASKS.bytes, f"{workflow_id}\x1f{incarnation}\x1f{run}\x1f{reference}\x1f{iteration}\x1f{attempt}")
 
 
+def started_workflow_id(task_id: str) -> str:
+    """The id of the workflow that an attempt starts: the same one, however often the decision is made."""
+    return _uuid5(_WORKFLOWS.bytes, f"started by\x1f{task_id}")
+
+
+def failure_workflow_id(workflow_id: str, incarnation: str, run: int) -> str:
+    """The id of the workflow that is started because a run has failed."""
+    return _uuid5(_WORKFLOWS.bytes, f"failed\x1f{workflow_id}\x1f{incarnation}\x1f{run}")
+
+
 def _uuid5(namespace: bytes, name: str) -> str:
     """``str(uuid.uuid5(...))`` without the detour through a UUID object (one is made for every task)."""
     digits = sha1(namespace + name.encode(), usedforsecurity=False).hexdigest()

@@ -8,6 +8,7 @@ the calls go does not depend on the definition's size.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, assert_never
 
 import orjson
@@ -15,9 +16,18 @@ import orjson
 from broker_engine.decider import flow
 from broker_engine.decider.documents import TOP, scope_of, task_input
 from broker_engine.decider.draft import Draft
+from broker_engine.decider.identity import started_workflow_id
 from broker_engine.decider.moves import Cause
 from broker_engine.decider.task_types import TASK_TYPES, Begun, How, ListEnd, Seen, forks, loops, switch
-from broker_engine.model.commands import TaskReported
+from broker_engine.decider.task_types.base import StartedWorkflow
+from broker_engine.model.commands import (
+    IdempotencyStrategy,
+    Parent,
+    StartWorkflow,
+    SubWorkflowEnded,
+    TaskReported,
+)
+from broker_engine.model.decision import Send
 from broker_engine.model.definitions import Node, Steps, WorkflowTask, iterations
 from broker_engine.model.limits import SYSTEM_DOMAIN
 from broker_engine.model.state import TaskState, evolve
@@ -104,6 +114,11 @@ def _begin(draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode) -> N
 
 def _appear(draft: Draft, step: WorkflowTask, task: TaskState, begun: Begun, suffix: str) -> None:
     """A task of the engine's own, which runs or is done as it appears."""
+    child: str | None = None
+    if begun.starts is not None:
+        child = started_workflow_id(task.task_id)
+        draft.outputs.append(Send(command=_start(draft, task, child, begun.starts)))
+        begun = begun._replace(output={"subWorkflowId" if begun.starts.is_child else "workflowId": child})
     output = orjson.dumps(begun.output) if begun.output is not None else None
     if output is not None and (problem := flow.output_problem(output, draft.context.max_payload_bytes)):
         flow.refuse(draft, task, *problem)
@@ -142,6 +157,7 @@ def _appear(draft: Draft, step: WorkflowTask, task: TaskState, begun: Begun, suf
                 progress_done=ended,
                 progress_total=wanted,
                 paused_at_ms=draft.now_ms if draft.workflow.status is WorkflowStatus.PAUSED else None,
+                sub_workflow_id=child,
             )
             running = draft.appear(running, begun.code)
             inside = f"{suffix}__{begun.iteration}" if begun.iteration else suffix
@@ -220,6 +236,55 @@ def _fail(
     if is_canceled:
         ending = flow.Ending(Cause.CANCELED_BY_WORKER, Phase.CANCELED, TaskStatus.CANCELED, code)
     flow.end_badly(draft, row, ending, reason, {"output": output, "waiting_for": None}, may_retry=False)
+
+
+# --- SUB_WORKFLOW, START_WORKFLOW
+
+
+def _start(draft: Draft, task: TaskState, workflow_id: str, started: StartedWorkflow) -> StartWorkflow:
+    workflow = draft.workflow
+    return StartWorkflow(
+        key=workflow_id,
+        operator=f"workflow:{workflow.workflow_id}",
+        name=started.name,
+        version=started.version,
+        definition=started.definition,
+        input=started.input,
+        correlation_id=started.correlation_id,
+        priority=started.priority,
+        created_by=workflow.created_by,
+        source=f"task {task.task_id}",
+        strategy=IdempotencyStrategy.RETURN_EXISTING,
+        tenant=workflow.tenant,
+        deadline_at_ms=workflow.deadline_at_ms if started.is_child else None,
+        task_to_domain=started.task_to_domain,
+        parent=Parent(workflow.workflow_id, task.reference, task.task_id) if started.is_child else None,
+    )
+
+
+def sub_workflow_ended(draft: Draft, command: SubWorkflowEnded, task: TaskState | str) -> str | None:
+    """The end of a sub-workflow is that of its task. ``task``: what it is about, or why that belongs to the past."""
+    if isinstance(task, str):
+        return task
+    output = {**orjson.loads(command.output or b"{}"), "subWorkflowId": task.sub_workflow_id}
+    encoded = orjson.dumps(output)
+    if (problem := flow.output_problem(encoded, draft.context.max_payload_bytes)) is not None:
+        _fail(draft, task, *problem)
+    elif command.status is WorkflowStatus.COMPLETED:
+        _end(draft, task, ReasonCode.SUB_WORKFLOW_ENDED, encoded, status=TaskStatus.COMPLETED)
+    else:
+        cause, phase, status = _CHILD_ENDS[command.status]
+        ending = flow.Ending(cause, phase, status, ReasonCode.SUB_WORKFLOW_ENDED)
+        reason = command.reason or f"sub-workflow {task.sub_workflow_id} ended {command.status}"
+        flow.end_badly(draft, task, ending, reason, {"output": encoded, "waiting_for": None}, may_retry=False)
+    return None
+
+
+_CHILD_ENDS: Mapping[WorkflowStatus, tuple[Cause, Phase, TaskStatus]] = {
+    WorkflowStatus.FAILED: (Cause.FAILED, Phase.FAILED, TaskStatus.FAILED),
+    WorkflowStatus.TERMINATED: (Cause.CANCELED_BY_WORKER, Phase.CANCELED, TaskStatus.CANCELED),
+    WorkflowStatus.TIMED_OUT: (Cause.TIMED_OUT, Phase.TIMED_OUT, TaskStatus.TIMED_OUT),
+}
 
 
 # --- WAIT

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from broker_engine.model.slots import ReleaseSlot, RequestSlot, SlotStarted
-from broker_engine.model.status import ReportStatus, StepStatus
+from broker_engine.model.status import ReportStatus, StepStatus, WorkflowStatus
 
 
 class IdempotencyStrategy(StrEnum):
@@ -42,6 +43,14 @@ class Command:
     operator: str = "system"
 
 
+class Parent(NamedTuple):
+    """The task of another workflow that a sub-workflow was started by."""
+
+    workflow_id: str
+    reference: str
+    task_id: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorkflow(Command):
     """Start a workflow by definition name (newest version when None) or by a definition of its own."""
@@ -63,6 +72,8 @@ class StartWorkflow(Command):
     deadline_at_ms: int | None = None
     #: Task type (or ``*``) to a list of domains, as a JSON object (decider.domains).
     task_to_domain: bytes | None = None
+    #: The task whose sub-workflow this is; it hears of the end (and of a start that is refused).
+    parent: Parent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +95,15 @@ class TaskCommand(Command):
     reference: str
     task_id: str
     hand_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubWorkflowEnded(TaskCommand):
+    """The sub-workflow of a task has ended, or could not start (FAILED)."""
+
+    status: WorkflowStatus
+    output: bytes | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,6 +375,7 @@ AnyCommand = (
     | ResumeWorkflow
     | DelayDue
     | QueueReady
+    | SubWorkflowEnded
     | AskForSlot
     | TellSlotStarted
     | GiveSlotBack

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from broker_engine.model.commands import StartWorkflow, SubWorkflowEnded, TerminateWorkflow
 from broker_engine.model.slots import SlotMessage
 from broker_engine.model.state import Execution, Step, TaskState
 from broker_engine.model.status import Phase, ReasonCode, TaskStatus, WorkflowStatus
@@ -123,7 +124,14 @@ class TellWorker:
     reason: str = ""
 
 
-Output = Schedule | Delay | Answer | Confirm | WriteDefinition | RememberStart | TellLimiter | TellWorker
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Send a command to another workflow, in the same transaction."""
+
+    command: StartWorkflow | TerminateWorkflow | SubWorkflowEnded
+
+
+Output = Schedule | Delay | Answer | Confirm | WriteDefinition | RememberStart | TellLimiter | TellWorker | Send
 
 
 class Decision(NamedTuple):

@@ -184,6 +184,9 @@ class WorkflowDef:
     timeout_policy: TimeoutPolicy = TimeoutPolicy.ALERT_ONLY
     input_schema: Mapping[str, Json] | None = None
     enforce_schema: bool = False
+    #: Started when the engine ends a workflow other than COMPLETED; the name may be an expression.
+    failure_workflow: str | None = None
+    failure_workflow_version: int | None = None
     #: Content hash of the snapshot: definition and embedded task definitions.
     content_hash: str = ""
     #: The snapshot as canonical JSON: what is stored and shown.

@@ -83,6 +83,10 @@ class WorkflowState(NamedTuple):
     task_to_domain: bytes | None = None
     #: Since when it has been paused; its tasks' clocks stand still.
     paused_at_ms: int | None = None
+    #: The task of another workflow that this one is a sub-workflow of.
+    parent_workflow_id: str | None = None
+    parent_reference: str | None = None
+    parent_task_id: str | None = None
 
 
 class TaskState(NamedTuple):
@@ -159,6 +163,8 @@ class TaskState(NamedTuple):
     progress_total: int | None = None
     #: How long the clock of `timeoutSeconds` has stood still in pauses.
     paused_ms: int = 0
+    #: The workflow that it has started and waits for.
+    sub_workflow_id: str | None = None
 
     @property
     def is_terminal(self) -> bool:

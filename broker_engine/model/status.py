@@ -138,6 +138,7 @@ class WaitingFor(StrEnum):
     RESUME = "resume"  # paused by somebody
     TASKS = "tasks"  # other tasks: those that a JOIN joins, the body of a loop
     TIME = "time"  # the moment that a WAIT names
+    WORKFLOW = "workflow"  # its sub-workflow
     UPDATE = "update"  # somebody ends it: HUMAN, WAIT without a moment
 
 
@@ -185,6 +186,7 @@ class ReasonCode(StrEnum):
     ROUND_OVER = "ROUND_OVER"
     ITERATED = "ITERATED"
     WAIT_OVER = "WAIT_OVER"
+    SUB_WORKFLOW_ENDED = "SUB_WORKFLOW_ENDED"
     TERMINATED_BY_TASK = "TERMINATED_BY_TASK"
     QUARANTINED = "QUARANTINED"
     RELEASED = "RELEASED"

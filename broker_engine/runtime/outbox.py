@@ -21,6 +21,7 @@ from broker_engine.model.decision import (
     Delay,
     RememberStart,
     Schedule,
+    Send,
     TellLimiter,
     TellWorker,
     WriteDefinition,
@@ -131,6 +132,8 @@ class Outbox:
                     told.append(output.slot)
                 case TellWorker():
                     records += self._control(output)
+                case Send():
+                    records.append(self.command(output.command))
                 case _:
                     assert_never(output)
         for topic, _, _, encoded, _ in records:

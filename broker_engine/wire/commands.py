@@ -23,6 +23,7 @@ from broker_engine.model.commands import (
     GrantExpired,
     IdempotencyStrategy,
     MoveTask,
+    Parent,
     PauseTask,
     PauseWorkflow,
     PutTaskDef,
@@ -37,6 +38,7 @@ from broker_engine.model.commands import (
     SlotGranted,
     StartWorkflow,
     StopStarts,
+    SubWorkflowEnded,
     TaskCommand,
     TaskProgressed,
     TaskReported,
@@ -91,6 +93,7 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     GrantExpired: CommandType.GRANT_EXPIRED,
     MoveTask: CommandType.MOVE_TASK,
     RerouteTask: CommandType.REROUTE_TASK,
+    SubWorkflowEnded: CommandType.SUB_WORKFLOW_ENDED,
 }
 #: Commands that workers send under a token; a lease-less report (an operator finishing a task) is signed instead.
 WORKER_COMMANDS = frozenset(
@@ -121,6 +124,9 @@ def _start(r: CommandRecord, common: Mapping[str, Any]) -> StartWorkflow:
         tenant=r.tenant,
         deadline_at_ms=r.deadline_at_ms,
         task_to_domain=r.task_to_domain,
+        parent=None
+        if r.parent_task_id is None
+        else Parent(_need(r.parent_workflow_id, "parentWorkflowId"), r.parent_reference or "", r.parent_task_id),
     )
 
 
@@ -307,7 +313,26 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.REROUTE_TASK: lambda r, common: RerouteTask(
         **_about_domain(r, common), reason=_need(r.reason, "reason")
     ),
+    CommandType.SUB_WORKFLOW_ENDED: lambda r, common: SubWorkflowEnded(
+        **common,
+        reference=_need(r.reference, "reference"),
+        task_id=_need(r.task_id, "taskId"),
+        hand_out=r.hand_out,
+        status=_need(r.workflow_status, "workflowStatus"),
+        output=r.payload,
+        reason=r.reason,
+    ),
 }
+
+
+def _parent(parent: Parent | None) -> dict[str, Any]:
+    if parent is None:
+        return {}
+    return {
+        "parent_workflow_id": parent.workflow_id,
+        "parent_reference": parent.reference,
+        "parent_task_id": parent.task_id,
+    }
 
 
 def _need(value: Any, field: str) -> Any:
@@ -442,7 +467,10 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
                 "tenant": command.tenant,
                 "deadline_at_ms": command.deadline_at_ms,
                 "task_to_domain": command.task_to_domain,
+                **_parent(command.parent),
             }
+        case SubWorkflowEnded():
+            return {"workflow_status": command.status, "payload": command.output, "reason": command.reason}
         case AskForSlot(slot=slot):
             return {
                 "task_id": slot.task_id,

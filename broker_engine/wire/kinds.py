@@ -44,6 +44,7 @@ class CommandType(StrEnum):
     SLOT_GRANTED = "SLOT_GRANTED"
     SET_CAP = "SET_CAP"
     CLEAR_CAP = "CLEAR_CAP"
+    SUB_WORKFLOW_ENDED = "SUB_WORKFLOW_ENDED"
 
 
 class ReplyKind(StrEnum):

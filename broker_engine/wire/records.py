@@ -10,7 +10,7 @@ from typing import NamedTuple
 from broker_engine.model.commands import IdempotencyStrategy
 from broker_engine.model.decision import ControlKind, Transition
 from broker_engine.model.slots import Stage
-from broker_engine.model.status import ReportStatus, StepStatus
+from broker_engine.model.status import ReportStatus, StepStatus, WorkflowStatus
 from broker_engine.wire.kinds import CommandType, ReplyKind
 
 
@@ -63,6 +63,12 @@ class CommandRecord(NamedTuple):
     resource: str | None = None
     asked_at_ms: int | None = None
     started_at_ms: int | None = None
+    #: The task of another workflow that this one is started by.
+    parent_workflow_id: str | None = None
+    parent_reference: str | None = None
+    parent_task_id: str | None = None
+    #: How a sub-workflow has ended.
+    workflow_status: WorkflowStatus | None = None
     #: MAC of (task id, hand-out): proves that a worker was handed this very work.
     token: bytes | None = None
     #: MAC over all bytes before it; the last field, so that signing needs no second encoding.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker_engine.decider.task_types import forks, loops, plain, scripts, switch, waits
+from broker_engine.decider.task_types import forks, loops, plain, scripts, switch, waits, workflows
 from broker_engine.decider.task_types.base import Begun, How, ListEnd, Seen, TaskType
 
 __all__ = ["SIMPLE", "TASK_TYPES", "UNSUPPORTED", "Begun", "How", "ListEnd", "Seen", "TaskType"]
@@ -32,6 +32,8 @@ TASK_TYPES: Mapping[str, TaskType] = {
     "HTTP": scripts.HTTP,
     "KAFKA_PUBLISH": scripts.KAFKA_PUBLISH,
     "EVENT": scripts.EVENT,
+    "SUB_WORKFLOW": workflows.SUB_WORKFLOW,
+    "START_WORKFLOW": workflows.START_WORKFLOW,
 }
 
 #: Conductor's operators that this release does not run.
@@ -40,8 +42,6 @@ UNSUPPORTED = (
     "EXCLUSIVE_JOIN",
     "FORK_JOIN_DYNAMIC",
     "PULL_WORKFLOW_MESSAGES",
-    "START_WORKFLOW",
-    "SUB_WORKFLOW",
 )
 
 

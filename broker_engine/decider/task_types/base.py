@@ -30,6 +30,21 @@ class WorkflowEnd(NamedTuple):
     output: Json
 
 
+class StartedWorkflow(NamedTuple):
+    """The workflow that a task starts."""
+
+    name: str
+    version: int | None
+    #: JSON of a definition of its own.
+    definition: bytes | None
+    input: bytes
+    correlation_id: str | None
+    priority: int
+    task_to_domain: bytes | None
+    #: Whether its end is the task's.
+    is_child: bool
+
+
 class Begun(NamedTuple):
     """How a task of an operator begins."""
 
@@ -48,6 +63,7 @@ class Begun(NamedTuple):
     #: The workflow's variables from now on.
     variables: Json = None
     ends: WorkflowEnd | None = None
+    starts: StartedWorkflow | None = None
 
 
 class Seen(NamedTuple):

@@ -23,6 +23,15 @@ def work(reference: str, **inputs: str) -> dict[str, Any]:
     return {"name": "work", "taskReferenceName": reference, "inputParameters": inputs}
 
 
+def sub_workflow(name: str) -> dict[str, Any]:
+    return operator(
+        "SUB_WORKFLOW",
+        f"run_{name}",
+        subWorkflowParam={"name": name},
+        inputParameters={"n": "${workflow.input.n}"},
+    )
+
+
 TREE = [
     operator("SET_VARIABLE", "vars", inputParameters={"who": "${workflow.input.who}"}),
     *fork(
@@ -142,3 +151,83 @@ def test_what_stands_still_goes_on_after_everything_was_lost(engine: Engine) -> 
 
 def _partition(engine: Engine, workflow_id: str) -> int:
     return engine.log.partition_of(workflow_id, engine.partitions)
+
+
+# --- workflows that start workflows
+
+FAMILY: list[dict[str, Any]] = [
+    {"name": "parent", "tasks": [sub_workflow("child"), work("after")]},
+    {"name": "child", "tasks": [sub_workflow("grandchild")]},
+    {"name": "grandchild", "tasks": [work("deep", n="${workflow.input.n}")]},
+]
+
+
+def family(engine: Engine, started: str) -> list[str]:
+    """A workflow, its child and its grandchild."""
+    found = [started]
+    while (
+        child := next((t.sub_workflow_id for t in attempts(engine, found[-1]) if t.sub_workflow_id), None)
+    ) is not None:
+        found.append(child)
+    return found
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("number", range(1, 12))
+def test_a_family_survives_a_decider_that_dies_at_any_commit(engine: Engine, number: int, moment: str) -> None:
+    for definition in FAMILY:
+        engine.register_workflow(definition)
+    left = number
+
+    def die(_transactional_id: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            engine.log.before_commit = engine.log.on_commit = None
+            raise Crashed
+
+    engine.submit("parent", {"n": 7}, workflow_id="w")
+    if moment == "before":
+        engine.log.before_commit = die
+    else:
+        engine.log.on_commit = die
+    engine.run(1)
+    (node,) = engine.nodes
+    if left <= 0:
+        assert not node.is_up
+        node.bury()
+        node.start()
+    engine.log.before_commit = engine.log.on_commit = None
+    engine.run(30)
+
+    ids = family(engine, "w")
+    assert [workflow(engine, each_).status for each_ in ids] == ["COMPLETED"] * 3
+    assert [len(attempts(engine, each_)) for each_ in ids] == [2, 1, 1], "nothing is started twice"
+    output = orjson.loads(attempts(engine, "w")[0].output or b"")
+    assert output == {"subWorkflowId": ids[1], "got": 7}
+
+
+def test_a_termination_goes_down_to_the_last_descendant(engine: Engine) -> None:
+    for definition in FAMILY:
+        engine.register_workflow(definition)
+    engine.workers.clear()
+    started = engine.start("parent", {"n": 7})
+    engine.run(1)
+    ids = family(engine, started)
+    assert len(ids) == 3
+
+    engine.terminate(started, "enough")
+    engine.run(1)
+
+    assert [workflow(engine, each_).status for each_ in ids] == ["TERMINATED"] * 3
+    assert attempts(engine, ids[2])[0].status == "CANCELED"
+
+
+def test_a_child_without_a_definition_fails_its_parent(engine: Engine) -> None:
+    engine.register_workflow({"name": "alone", "tasks": [sub_workflow("nobody")]})
+
+    started = engine.start("alone", {})
+    engine.run(1)
+
+    assert workflow(engine, started).status == "FAILED"
+    assert "there is no workflow definition nobody" in (workflow(engine, started).reason or "")

@@ -1,0 +1,314 @@
+"""SUB_WORKFLOW, START_WORKFLOW and failure workflows: commands from one workflow to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from broker_engine.model.commands import (
+    AnyCommand,
+    IdempotencyStrategy,
+    Parent,
+    StartWorkflow,
+    SubWorkflowEnded,
+    TerminateWorkflow,
+)
+from broker_engine.model.decision import Send
+from broker_engine.model.status import WorkflowStatus
+from tests.builders import Definitions, Story
+from tests.support.trees import Tree, each, fork, operator, simple, violations
+
+
+def sub(reference: str = "s", *, name: Any = "child", inputs: dict[str, Any] | None = None, **fields: Any) -> Any:
+    return operator("SUB_WORKFLOW", reference, subWorkflowParam={"name": name}, inputParameters=inputs or {}, **fields)
+
+
+def sent(story: Story) -> list[AnyCommand]:
+    return [output.command for output in story.decision.outputs if isinstance(output, Send)]
+
+
+def ended(tree: Tree, reference: str, status: WorkflowStatus, output: Any = None, reason: str | None = None) -> Tree:
+    """The child of a task has ended."""
+    row = tree.row(reference)
+    data = orjson.dumps(output or {})
+    tree.send(
+        SubWorkflowEnded(
+            key="w",
+            reference=reference,
+            task_id=row.task_id,
+            hand_out=0,
+            status=status,
+            output=data,
+            reason=reason,
+        )
+    )
+    return tree
+
+
+# --- the parent's side
+
+
+def test_a_child_is_started_with_what_it_inherits() -> None:
+    tree = Tree(sub(inputs={"n": "${workflow.input.n}"}), simple("last"))
+    tree.start(input=b'{"n": 3}', priority=7, correlation_id="c-1", task_to_domain=b'{"*": "eu"}', tenant="acme")
+
+    row, (start,) = tree.row("s"), sent(tree)
+    assert isinstance(start, StartWorkflow)
+    assert (start.name, orjson.loads(start.input), start.strategy) == (
+        "child",
+        {"n": 3},
+        IdempotencyStrategy.RETURN_EXISTING,
+    )
+    assert (start.priority, start.correlation_id, start.task_to_domain, start.tenant) == (
+        7,
+        "c-1",
+        b'{"*": "eu"}',
+        "acme",
+    )
+    assert start.parent == Parent("w", "s", row.task_id)
+    assert (row.status, row.waiting_for, row.sub_workflow_id) == ("IN_PROGRESS", "workflow", start.key)
+    assert tree.output("s") == {"subWorkflowId": start.key}
+
+
+def test_workflow_input_is_the_child_s_whole_input() -> None:
+    tree = Tree(sub(inputs={"workflowInput": {"a": 1}, "other": 2})).begin()
+
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+    assert orjson.loads(start.input) == {"a": 1}
+
+
+def test_the_parameters_of_the_child_may_be_expressions() -> None:
+    step = operator(
+        "SUB_WORKFLOW",
+        "s",
+        subWorkflowParam={"name": "${workflow.input.which}", "version": 2, "priority": 9, "taskToDomain": {"*": "us"}},
+    )
+    tree = Tree(step).begin(which="other")
+
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+    assert (start.name, start.version, start.priority, start.task_to_domain) == ("other", 2, 9, b'{"*":"us"}')
+
+
+def test_a_child_may_bring_its_definition() -> None:
+    definition = {"name": "own", "tasks": [simple("x")]}
+    tree = Tree(operator("SUB_WORKFLOW", "s", subWorkflowParam={"workflowDefinition": definition})).begin()
+
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+    assert (start.name, orjson.loads(start.definition or b"")) == ("own", definition)
+
+
+def test_the_child_s_output_is_the_task_s() -> None:
+    tree = Tree(sub(), simple("last", inputParameters={"n": "${s.output.n}"})).begin()
+
+    ended(tree, "s", WorkflowStatus.COMPLETED, {"n": 5})
+
+    assert tree.output("s") == {"subWorkflowId": tree.row("s").sub_workflow_id, "n": 5}
+    assert (tree.statuses["s"], tree.input("last")) == ("COMPLETED", {"n": 5})
+
+
+@pytest.mark.parametrize(
+    ("child", "task", "workflow"),
+    [
+        (WorkflowStatus.FAILED, "FAILED", "FAILED"),
+        (WorkflowStatus.TERMINATED, "CANCELED", "TERMINATED"),
+        (WorkflowStatus.TIMED_OUT, "TIMED_OUT", "TIMED_OUT"),
+    ],
+)
+def test_the_child_s_end_is_the_task_s(child: WorkflowStatus, task: str, workflow: str) -> None:
+    tree = ended(Tree(sub()).begin(), "s", child, reason="no stock")
+
+    assert (tree.statuses["s"], tree.workflow.status, tree.workflow.reason) == (task, workflow, "no stock")
+    assert sent(tree) == [], "nobody is told of what it told itself"
+
+
+def test_an_optional_child_that_fails_lets_the_flow_go_on() -> None:
+    tree = ended(Tree(sub(optional=True), simple("last")).begin(), "s", WorkflowStatus.FAILED)
+
+    assert (tree.statuses["s"], tree.waiting) == ("COMPLETED_WITH_ERRORS", ["last"])
+
+
+def test_an_end_that_is_told_twice_changes_nothing() -> None:
+    tree = ended(Tree(sub(), simple("last")).begin(), "s", WorkflowStatus.COMPLETED, {"n": 1})
+    before = tree.execution
+
+    ended(tree, "s", WorkflowStatus.FAILED)
+
+    assert tree.execution == before
+    assert tree.ignored == "the task is COMPLETED already"
+
+
+def test_each_round_has_a_child_of_its_own() -> None:
+    tree = Tree(each("l", [1, 2], [sub(inputs={"n": "${l.output.loopItem}"})])).begin()
+    first = tree.row("s__1").sub_workflow_id
+
+    ended(tree, "s__1", WorkflowStatus.COMPLETED)
+
+    assert tree.row("s__2").sub_workflow_id not in (None, first)
+
+
+@pytest.mark.parametrize("how", ["terminate", "cancel", "another branch fails", "time-out"])
+def test_whatever_ends_the_task_terminates_its_child(how: str) -> None:
+    limit = {"name": "s", "timeoutSeconds": 5, "responseTimeoutSeconds": 5}
+    tree = Tree(*fork("f", [sub(taskDefinition=limit)], [simple("b")])).begin()
+    child = tree.row("s").sub_workflow_id
+
+    match how:
+        case "terminate":
+            tree.terminate("enough")
+        case "cancel":
+            tree.cancel("s")
+        case "time-out":
+            tree.next_deadline()
+        case _:
+            tree.fails("b")
+
+    (command,) = sent(tree)
+    assert isinstance(command, TerminateWorkflow)
+    assert (command.key, tree.row("s").is_terminal) == (child, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"name": "${workflow.input.none}"}, "name must name a workflow, not None"),
+        ({"name": "c", "version": "${workflow.input.bad}"}, "version must be a whole number from 1 on, not 'x'"),
+        ({"name": "c", "priority": "${workflow.input.bad}"}, "priority must be 0 to 99, not 'x'"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_a_terminal_error(given: dict[str, Any], reason: str) -> None:
+    tree = Tree(operator("SUB_WORKFLOW", "s", subWorkflowParam=given)).begin(bad="x")
+
+    assert (tree.statuses["s"], tree.workflow.reason) == ("FAILED_WITH_TERMINAL_ERROR", f"subWorkflowParam: {reason}")
+    assert sent(tree) == []
+
+
+def test_start_workflow_starts_and_goes_on() -> None:
+    request = {"name": "other", "version": 2, "input": {"n": 1}, "correlationId": "own"}
+    tree = Tree(operator("START_WORKFLOW", "s", inputParameters={"startWorkflow": request}), simple("last")).begin()
+
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+    assert (start.name, start.version, orjson.loads(start.input), start.correlation_id, start.parent) == (
+        "other",
+        2,
+        {"n": 1},
+        "own",
+        None,
+    )
+    assert (tree.output("s"), tree.waiting) == ({"workflowId": start.key}, ["last"])
+
+
+def test_what_they_need_is_asked_for_by_path() -> None:
+    assert violations(operator("SUB_WORKFLOW", "s")) == {"tasks[0].subWorkflowParam": "is required by SUB_WORKFLOW"}
+    nameless = operator("SUB_WORKFLOW", "s", subWorkflowParam={"version": 1})
+    assert violations(nameless) == {"tasks[0].subWorkflowParam.name": "is required by SUB_WORKFLOW"}
+    assert violations(operator("START_WORKFLOW", "s")) == {
+        "tasks[0].inputParameters.startWorkflow": "is required by START_WORKFLOW"
+    }
+
+
+# --- the child's side
+
+
+PARENT = Parent("p", "s", "task-of-p")
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [("completed", "COMPLETED"), ("failed_terminally", "FAILED"), ("terminate", "TERMINATED")]
+)
+def test_a_child_tells_its_parent_how_it_ended(end: str, status: str) -> None:
+    child = Story("a").start(parent=PARENT).taken()
+
+    if end == "completed":
+        child.completed({"n": 1})
+    else:
+        getattr(child, end)("enough")
+
+    (told,) = sent(child)
+    assert isinstance(told, SubWorkflowEnded)
+    assert (told.key, told.reference, told.task_id, told.status) == ("p", "s", "task-of-p", status)
+    assert told.output == (b'{"n":1}' if end == "completed" else b"{}")
+    assert told.reason == (None if end == "completed" else "enough")
+
+
+def test_a_child_that_cannot_start_has_failed() -> None:
+    story = Story("a")
+    story.definitions = Definitions()
+
+    story.start(name="nobody", parent=PARENT)
+
+    (told,) = sent(story)
+    assert isinstance(told, SubWorkflowEnded)
+    assert (told.status, told.task_id) == ("FAILED", "task-of-p")
+    assert "could not start: there is no workflow definition nobody" in (told.reason or "")
+
+
+def test_a_start_that_comes_twice_starts_one_child_and_tells_nobody() -> None:
+    story = Story("a").start(parent=PARENT, strategy=IdempotencyStrategy.RETURN_EXISTING)
+    before = story.execution
+
+    story.start(parent=PARENT, strategy=IdempotencyStrategy.RETURN_EXISTING)
+
+    assert (story.execution, sent(story)) == (before, [])
+
+
+def test_expressions_of_a_child_see_its_parent() -> None:
+    step = simple("a", inputParameters={"p": "${workflow.parentWorkflowId}", "t": "${workflow.parentWorkflowTaskId}"})
+    tree = Tree(step)
+    tree.start(parent=PARENT)
+
+    assert tree.input("a") == {"p": "p", "t": "task-of-p"}
+
+
+# --- failure workflows
+
+
+def test_row_40_a_failed_workflow_starts_its_failure_workflow() -> None:
+    tree = Tree(simple("a"), failureWorkflow="clean-up", failureWorkflowVersion=3)
+    tree.start(input=b'{"order": 7}', correlation_id="c", task_to_domain=b'{"*": "eu"}')
+    tree.fails("a", "no stock")
+
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+    assert (start.name, start.version, start.correlation_id, start.task_to_domain) == (
+        "clean-up",
+        3,
+        "c",
+        b'{"*": "eu"}',
+    )
+    assert orjson.loads(start.input) == {
+        "order": 7,
+        "workflowId": "w",
+        "reason": "no stock",
+        "failureStatus": "FAILED",
+        "failureTaskId": tree.row("a").task_id,
+    }
+    assert tree.result == ("FAILED", {"conductor.failure_workflow": start.key})
+
+
+@pytest.mark.parametrize("status", ["FAILED", "TERMINATED", "COMPLETED"])
+def test_a_terminate_task_starts_it_unless_it_completes(status: str) -> None:
+    ends = operator("TERMINATE", "t", inputParameters={"terminationStatus": status})
+    tree = Tree(ends, failureWorkflow="clean-up").begin()
+
+    assert len(sent(tree)) == (status != "COMPLETED")
+
+
+def test_a_termination_on_request_starts_none() -> None:
+    tree = Tree(simple("a"), failureWorkflow="clean-up").begin()
+    tree.terminate("enough")
+
+    assert sent(tree) == []
+
+
+def test_its_name_may_be_an_expression() -> None:
+    tree = Tree(simple("a"), failureWorkflow="${workflow.input.handler}").begin(handler="mine").fails("a")
+
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+    assert start.name == "mine"
