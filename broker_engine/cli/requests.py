@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from broker_engine.cli import output
-from broker_engine.cli.session import Session, command
+from broker_engine.cli.session import Session, command, parse_object
+from broker_engine.model.status import ReportStatus
 
 TargetArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The task's id, or the id of its workflow (then name the task).")
@@ -55,6 +56,37 @@ def add_to_tasks(app: typer.Typer) -> None:
         """Let a paused task go on: the same attempt, after its last completed step."""
         client = session.client()
         _ask(session, target, reference, lambda: client.resume_task(target, reference))
+
+    @command(
+        app,
+        "complete",
+        example="""broker-engine task complete order-7 approve --output '{"ok": true}'
+    broker-engine task complete 3f0c… --json""",
+    )
+    def complete(
+        session: Session,
+        target: TargetArgument,
+        reference: ReferenceArgument = None,
+        output_json: Annotated[str | None, typer.Option("--output", metavar="JSON", help="Its output.")] = None,
+    ) -> None:
+        """End a live task as COMPLETED: a HUMAN or a WAIT, or in a worker's place."""
+        data = parse_object(output_json, "--output") if output_json is not None else None
+        client = session.client()
+        _ask(session, target, reference, lambda: f"completed ({client.end_task(target, reference, output=data)})")
+
+    @command(app, "fail", example="broker-engine task fail order-7 approve --reason 'no budget'")
+    def fail(
+        session: Session,
+        target: TargetArgument,
+        reference: ReferenceArgument = None,
+        reason: ReasonOption = None,
+        is_final: Annotated[bool, typer.Option("--final", help="Never try it again.")] = False,
+    ) -> None:
+        """End a live task as FAILED; it is tried again as its definition says."""
+        status = ReportStatus.FAILED_WITH_TERMINAL_ERROR if is_final else ReportStatus.FAILED
+        client = session.client()
+        told = lambda: f"failed ({client.end_task(target, reference, status=status, reason=reason)})"  # noqa: E731
+        _ask(session, target, reference, told)
 
 
 def add_to_workflows(app: typer.Typer) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
+import orjson
 import structlog
 import typer
 from pydantic import SecretStr, ValidationError
@@ -250,6 +251,21 @@ def root(
 ) -> None:
     """A durable task and workflow engine that needs nothing but Kafka."""
     context.obj = Flags(kafka=kafka, ns=ns, key=key, log_level=log_level)
+
+
+def parse_object(text: bytes | str, hint: str) -> dict[str, Any]:
+    """A JSON object that was given as an option.
+
+    Raises:
+        typer.BadParameter: it is not one.
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise typer.BadParameter(f"no valid JSON: {error}", param_hint=hint) from error
+    if not isinstance(value, dict):
+        raise typer.BadParameter("must be a JSON object", param_hint=hint)
+    return value
 
 
 def read_text(file: Path) -> bytes:

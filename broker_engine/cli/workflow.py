@@ -17,7 +17,7 @@ from rich.text import Text
 from broker_engine.cli import exits, output, requests, shapes
 from broker_engine.cli.definitions import read_definitions, store_all
 from broker_engine.cli.follow import follow
-from broker_engine.cli.session import Session, command, read_text
+from broker_engine.cli.session import Session, command, parse_object, read_text
 from broker_engine.model.commands import IdempotencyStrategy
 from broker_engine.model.state import TaskState
 from broker_engine.model.status import WorkflowStatus
@@ -125,7 +125,9 @@ def start(
         source="cli",
         tenant=tenant,
         deadline_at=deadline_at.astimezone() if deadline_at is not None else None,
-        task_to_domain=_object(task_to_domain.encode(), "--task-to-domain") if task_to_domain is not None else None,
+        task_to_domain=parse_object(task_to_domain.encode(), "--task-to-domain")
+        if task_to_domain is not None
+        else None,
     )
     if not wait:
         if session.json:
@@ -147,17 +149,7 @@ def _input(input_json: str | None, input_file: Path | None) -> dict[str, Any]:
         text, hint = input_json.encode(), "--input"
     else:
         return {}
-    return _object(text, hint)
-
-
-def _object(text: bytes, hint: str) -> dict[str, Any]:
-    try:
-        data = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise typer.BadParameter(f"no valid JSON: {error}", param_hint=hint) from error
-    if not isinstance(data, dict):
-        raise typer.BadParameter("must be a JSON object", param_hint=hint)
-    return data
+    return parse_object(text, hint)
 
 
 @command(app, "get", example="broker-engine workflow get 7a1f…\nbroker-engine workflow get order-7 --json | jq .output")

@@ -433,13 +433,32 @@ def _fail(
             reason=reason or f"the optional task ended {ending.status}",
             **changes,
         )
+        if step.body:
+            _end_body(draft, done)
         draft.ended.append(done)
         return
     ended = draft.move(task, ending.cause, ending.phase, code, status=ending.status, reason=reason, **changes)
     if step.permissive:
+        if step.body:
+            _end_body(draft, ended)
         draft.ended.append(ended)
         return
     end_by_failure(draft, ended, code)
+
+
+def _end_body(draft: Draft, loop: TaskState) -> None:
+    """Cancel what still runs of a loop that has ended in some other way than by its own end."""
+    definition = draft.execution.definition
+    node, suffix = definition.locate(loop.reference)
+    depth, outer = len(node.loops), iterations(suffix)
+    for row in draft.execution.live_tasks():
+        inner, own = definition.locate(row.reference)
+        if inner.loops[: depth + 1] == (*node.loops, node.step.reference) and iterations(own)[:depth] == outer:
+            reason = f"loop {loop.reference} ended {loop.status}"
+            if row.phase in STARTED and not row.is_in_engine:
+                draft.outputs.append(controls.tell(row, ControlKind.CANCEL, reason))
+            code = ReasonCode.WORKFLOW_ENDED  # ended with what it belongs to
+            draft.move(row, Cause.WORKFLOW_ENDS, Phase.CANCELED, code, reason=reason, waiting_for=None)
 
 
 def _as_canceled(task: TaskState, ending: Ending, reason: str | None) -> tuple[Ending, str | None]:

@@ -17,7 +17,7 @@ from broker_engine.decider.definition_tree import parse_workflow_def, single_tas
 from broker_engine.decider.definitions import parse_task_def
 from broker_engine.decider.domains import domains_problem, name_problem
 from broker_engine.decider.identity import workflow_id_for
-from broker_engine.errors import BadRequest, NoAnswer, NotFound, PayloadTooLarge, Violation
+from broker_engine.errors import BadRequest, Conflict, NoAnswer, NotFound, PayloadTooLarge, Violation
 from broker_engine.log.namespaces import open_existing
 from broker_engine.log.ports import Log
 from broker_engine.model.caps import Cap, cap_key
@@ -42,15 +42,17 @@ from broker_engine.model.commands import (
     SetCap,
     StartWorkflow,
     StopStarts,
+    TaskReported,
     TaskRequest,
     TerminateWorkflow,
 )
 from broker_engine.model.limits import MAX_PAYLOAD_BYTES
 from broker_engine.model.state import TaskState, WorkflowState
+from broker_engine.model.status import ReportStatus
 from broker_engine.model.stops import Stop, queue_key, stop_key
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.signing import Signer
-from broker_engine.worker.diagnosis import Explanation, diagnose
+from broker_engine.worker.diagnosis import Explanation, diagnose, task_of
 from broker_engine.worker.limits import LimitInUse, LimitsView, caps
 from broker_engine.worker.queue_views import QueueViews
 from broker_engine.worker.replies import Answered, Courier, raise_for
@@ -470,6 +472,38 @@ class Client:
         command = kind(**about, reason=reason, **self._common())
         # The closed list of commands names the three kinds, not their base.
         return _check(self._courier.ask(cast("AnyCommand", command), self._timeout)).message
+
+    def end_task(
+        self,
+        target: str,
+        reference: str | None = None,
+        *,
+        status: ReportStatus = ReportStatus.COMPLETED,
+        output: JsonObject | None = None,
+        reason: str | None = None,
+    ) -> str:
+        """End a live task by hand: a HUMAN or a WAIT, or in a worker's place. Returns the task's id.
+
+        Args:
+            target: the workflow's id, or (without ``reference``) the task's.
+            reference: names the task in its workflow: its latest attempt is meant.
+            status: as a worker would report it; a failure follows the task's retries.
+            output: the task's output.
+            reason: why; kept with the task.
+
+        Raises:
+            NotFound: there is no such workflow or task.
+            Conflict: it has ended already.
+        """
+        task = self._views.task(target) if reference is None else task_of(self._views, target, reference)
+        if task.is_terminal:
+            raise Conflict(f"task {task.reference} is {task.status} already: only a live task can be ended")
+        about: dict[str, Any] = {"reference": task.reference, "task_id": task.task_id, "hand_out": task.hand_out}
+        data = None if output is None else orjson.dumps(dict(output))
+        command = TaskReported(
+            key=task.workflow_id, status=status, output=data, reason=reason, **about, **self._common()
+        )
+        return _check(self._courier.ask(command, self._timeout)).message
 
     def extend_lease(self, task_id: str) -> None:
         """Start the response clock of a running attempt anew; an ended one is left alone.

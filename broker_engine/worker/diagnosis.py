@@ -44,7 +44,7 @@ def diagnose(views: Views, name: str, reference: str | None, now_ms: int) -> Exp
     Raises:
         NotFound: there is no such task.
     """
-    task = views.task(name) if reference is None else _of_workflow(views, name, reference)
+    task = views.task(name) if reference is None else task_of(views, name, reference)
     if task.is_terminal:
         return Explanation(task=task, sentence=explain(task, None, now_ms))
     heard = views.presence()
@@ -74,7 +74,12 @@ def diagnose(views: Views, name: str, reference: str | None, now_ms: int) -> Exp
     )
 
 
-def _of_workflow(views: Views, workflow_id: str, reference: str) -> TaskState:
+def task_of(views: Views, workflow_id: str, reference: str) -> TaskState:
+    """The latest attempt of a task of a workflow.
+
+    Raises:
+        NotFound: there is no such task (yet).
+    """
     view = views.workflow(workflow_id)
     tasks = [task for task in view.tasks if task.run == view.workflow.run]
     found = [task for task in tasks if task.reference == reference]
@@ -122,6 +127,8 @@ def explain(
     """
     if task.is_terminal:
         return f"{task.status}: {task.reason}" if task.reason else f"{task.status}"
+    if task.is_in_engine:
+        return _in_engine(task, now_ms) + _deadline(task, now_ms)
     if task.phase in IN_HAND:
         since_ms = task.started_at_ms if task.started_at_ms is not None else task.updated_at_ms
         does = "prepares" if task.phase is Phase.STARTING else "running"
@@ -145,6 +152,24 @@ def explain(
         case _:
             text = f"waits for {task.waiting_for}"
     return text + _deadline(task, now_ms) + (f"; {_queue_paused(stop)}" if stop is not None else "")
+
+
+def _in_engine(task: TaskState, now_ms: int) -> str:
+    """What a task of the engine's own waits for."""
+    match task.waiting_for:
+        case WaitingFor.TASKS if task.iteration and task.task_type == "DO_WHILE":
+            rounds = f" of {task.progress_total}" if task.progress_total is not None else ""
+            return f"in round {task.iteration}{rounds}"
+        case WaitingFor.TASKS:
+            left = (task.progress_total or 0) - (task.progress_done or 0)
+            return f"waits for {left} of the {task.progress_total} tasks that it joins"
+        case WaitingFor.TIME:
+            return f"waits for its moment, in {_seconds((task.due_at_ms or now_ms) - now_ms)}"
+        case WaitingFor.WORKFLOW:
+            return f"waits for its sub-workflow {task.sub_workflow_id}"
+        case _:
+            how = f"broker-engine task complete {task.workflow_id} {task.reference}"
+            return f"waits for somebody to end it; do it with `{how}`"
 
 
 def _asked(task: TaskState, now_ms: int) -> str:

@@ -54,8 +54,15 @@ TREE = {
             "twice",
             inputParameters={"n": "${sum.output.result}", "evaluatorType": "javascript", "expression": "$.n * 2"},
         ),
+        operator("SUB_WORKFLOW", "child", subWorkflowParam={"name": "child"}, inputParameters={"n": 7}),
+        operator("HUMAN", "approve"),
     ],
-    "outputParameters": {"twice": "${twice.output.result}", "chosen": "${choose.output.selectedCase}"},
+    "outputParameters": {
+        "twice": "${twice.output.result}",
+        "chosen": "${choose.output.selectedCase}",
+        "child": "${child.output.n}",
+        "approved": "${approve.output.by}",
+    },
 }
 
 
@@ -77,15 +84,23 @@ def test_a_tree_survives_the_death_of_its_decider(
         with Client(ConfluentLog(bootstrap), Namespace(namespace), key=KEY, timeout=60) as client:
             until(lambda: "tree-work" in client.task_definitions(), what="the registration")
             client.register_workflow(TREE)
+            client.register_workflow({"name": "child", "tasks": [work("leaf", n="${workflow.input.n}")]})
             started = client.start("tree", {"amount": 500})
             until(lambda: ran.exists() and "round__2" in ran.read_text(), what="the second round")
             decider.kill()
             decider.start()
+            until(lambda: "leaf" in ran.read_text(), 90, what="the child")
+            until(lambda: any(t.waiting_for == "update" for t in client.get(started).tasks), what="the human task")
+            assert "task complete" in client.explain(started, "approve").sentence
+            client.end_task(started, "approve", output={"by": "Ann"})
             view = client.wait(started, 90)
     finally:
         for role in roles:
             if role.is_running:
                 role.stop()
 
-    assert (view.status, view.output) == ("COMPLETED", {"twice": 12, "chosen": "large"})
-    assert sorted(ran.read_text().split()) == ["large", "round__1", "round__2", "round__3"], "each once"
+    assert (view.status, view.output) == (
+        "COMPLETED",
+        {"twice": 12, "chosen": "large", "child": 7, "approved": "Ann"},
+    )
+    assert sorted(ran.read_text().split()) == ["large", "leaf", "round__1", "round__2", "round__3"], "each once"

@@ -9,6 +9,7 @@ from broker_engine.model.status import Phase, WaitingFor
 from broker_engine.model.stops import Stop, queue_key
 from broker_engine.worker.diagnosis import explain
 from tests.builders import START_MS, Story, a_step
+from tests.support.trees import Json, Tree, each, fork, loop, operator, simple
 
 
 def said(story: Story, after_ms: int, last_poll_ms: int | None = None) -> str:
@@ -36,6 +37,31 @@ def test_a_task_on_a_paused_queue_says_who_paused_it_and_how_it_goes_on() -> Non
     story.pause(reason="look first")
     itself = "paused by user:ann: look first, for 0.0 s; resume with `broker-engine task resume w a`"
     assert explain(story.task, None, START_MS, stop=stop) == f"{itself}; {paused}; {how}"
+
+
+@pytest.mark.parametrize(
+    ("step", "reference", "sentence"),
+    [
+        (fork("f", [simple("a")], [simple("b")]), "f_join", "waits for 2 of the 2 tasks that it joins"),
+        ([loop("l", [simple("a")])], "l", "in round 1"),
+        ([each("l", [1, 2, 3], [simple("a")])], "l", "in round 1 of 3"),
+        ([operator("WAIT", "w", inputParameters={"duration": "5 secs"})], "w", "waits for its moment, in 5.0 s"),
+        (
+            [operator("HUMAN", "h")],
+            "h",
+            "waits for somebody to end it; do it with `broker-engine task complete w h`",
+        ),
+    ],
+)
+def test_a_task_of_the_engine_s_own_says_what_it_waits_for(step: list[Json], reference: str, sentence: str) -> None:
+    assert explain(Tree(*step).begin().row(reference), None, START_MS) == sentence
+
+
+def test_a_parent_says_which_workflow_it_waits_for() -> None:
+    tree = Tree(operator("SUB_WORKFLOW", "s", subWorkflowParam={"name": "child"})).begin()
+
+    row = tree.row("s")
+    assert explain(row, None, START_MS) == f"waits for its sub-workflow {row.sub_workflow_id}"
 
 
 def test_a_callback_says_when_it_comes() -> None:

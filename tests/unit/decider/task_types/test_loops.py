@@ -197,6 +197,15 @@ def test_the_end_of_the_workflow_cancels_a_loop() -> None:
     assert tree.statuses == {"l": "CANCELED", "a__1": "CANCELED"}
 
 
+def test_an_optional_loop_that_is_canceled_takes_its_body_with_it() -> None:
+    tree = Tree(loop("l", fork("f", [simple("a")], [simple("b")]), optional=True), simple("last")).begin().take("a__1")
+    tree.cancel("l")
+
+    assert (tree.statuses["l"], tree.waiting) == ("COMPLETED_WITH_ERRORS", ["last"])
+    assert [tree.statuses[name] for name in ("a__1", "b__1", "f_join__1")] == ["CANCELED"] * 3
+    assert tree.done("last").workflow.status == "COMPLETED"
+
+
 def test_a_round_of_a_loop_costs_the_same_from_first_to_last() -> None:
     """The walk looks at what is live and at the tasks of one round."""
     tree = Tree(each("l", "${workflow.input.items}", [operator("NOOP", "n"), simple("a")], keepLastN=1))
