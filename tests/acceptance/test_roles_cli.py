@@ -118,7 +118,7 @@ def test_dev_runs_everything_restarts_a_killed_role_and_stops_cleanly(tmp_path: 
 def test_roles_die_with_a_killed_dev(cli: Cli) -> None:
     dev = cli.role("dev", "--data", cli.folder / "data", "--decider-slots", 2)
     try:
-        until(lambda: len(dev.events("dev.role_started")) == 4)
+        until(lambda: len(dev.events("dev.role_started")) == 5)
         pids = [event["pid"] for event in dev.events("dev.role_started")]
         dev.process.kill()
         dev.process.wait()
