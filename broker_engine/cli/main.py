@@ -29,10 +29,11 @@ COMMANDS: Mapping[str, str] = {
     "kafka": "broker_engine.cli.kafka",
     "decider": "broker_engine.cli.decider",
     "delays": "broker_engine.cli.delays",
+    "gateway": "broker_engine.cli.gateway",
     "worker": "broker_engine.cli.worker",
 }
 #: Commands of one word; the others have verbs.
-ROLES = frozenset({"dev", "demo", "decider", "delays", "worker"})
+ROLES = frozenset({"dev", "demo", "decider", "delays", "gateway", "worker"})
 
 
 class Table(TyperGroup):

@@ -83,7 +83,8 @@ def install(app: FastAPI) -> None:
     def unreadable(_request: Request, error: RequestValidationError) -> Response:
         violations = [
             {
-                "path": ".".join(str(part) for part in problem["loc"] if part not in ("body", "query", "path")) or "body",
+                "path": ".".join(str(part) for part in problem["loc"] if part not in ("body", "query", "path"))
+                or "body",
                 "message": problem["msg"],
                 "invalidValue": _shown(problem.get("input")),
             }

@@ -193,7 +193,8 @@ class ReadModel:
         with self._engine.begin() as connection:
             facts = {row.name: row.value for row in connection.execute(select(_facts))}
             positions = {
-                TopicPartition(row.topic, row.partition): row.log_offset for row in connection.execute(select(_positions))
+                TopicPartition(row.topic, row.partition): row.log_offset
+                for row in connection.execute(select(_positions))
             }
             useless = _useless(facts, origin, positions, ends, now_ms)
             if useless is not None:

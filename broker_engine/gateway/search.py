@@ -2,7 +2,7 @@
 
     status = 'RUNNING' AND workflowType IN (import, export) AND startTime > 1700000000000
 
-Operators ``= != > < >= <= IN``; ``*`` in a value of ``=`` and ``!=`` stands for anything; moments are epoch milliseconds.
+Operators ``= != > < >= <= IN``; ``*`` in a value of ``=`` and ``!=`` stands for anything; moments are epoch ms.
 Values may stand in single or double quotes. A field that there is not is refused, not passed over.
 """
 
