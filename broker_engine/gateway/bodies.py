@@ -1,4 +1,4 @@
-"""What requests hold, as Conductor writes it and with our extensions. Checked here; its meaning is decided elsewhere."""
+"""What requests hold, as Conductor writes it and with our extensions: only the shape is checked here."""
 
 from __future__ import annotations
 

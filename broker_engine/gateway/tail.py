@@ -27,7 +27,7 @@ from broker_engine.gateway.read_model import (
     workflow_row,
     workflows,
 )
-from broker_engine.log.ports import BEGINNING, FOLLOW_MS, Admin, Isolation, Log, Reader, Record, TopicPartition
+from broker_engine.log.ports import BEGINNING, PROMPT_MS, Admin, Isolation, Log, Reader, Record, TopicPartition
 from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.topics import Namespace, Topic, partition_of
 from broker_engine.wire.codecs import DEFINITION, PRESENCE, SNAPSHOT, TASK_LOG, TASK_STATE, WORKFLOW_STATE
@@ -39,7 +39,8 @@ _STATES = (Topic.WORKFLOW_STATE, Topic.TASK_STATE, Topic.SNAPSHOTS, Topic.TASK_L
 _IN_MEMORY = (Topic.TASK_DEFS, Topic.WORKFLOW_DEFS, Topic.WORKERS)
 #: Records per transaction of the read model.
 _BATCH = 2_000
-_READ_SECONDS = 0.05
+#: The end of a transaction is no record: it shows when a read ends without one.
+_READ_SECONDS = 0.01
 #: A quiet read model is stamped this often, so that it does not seem old; positions that moved are stored with it.
 _STAMP_SECONDS = 60.0
 _PROGRESS_SECONDS = 2.0
@@ -160,7 +161,8 @@ class Tail:
         while not self._stop.is_set():
             reader: Reader | None = None
             try:
-                reader = self._log.reader(fetch_wait_ms=FOLLOW_MS)
+                # Whoever waits for what he did waits for the end of a transaction, which shows with the next fetch.
+                reader = self._log.reader(fetch_wait_ms=PROMPT_MS)
                 self._begin(reader)
                 self._follow(reader)
             except Exception as error:  # a full disk, a lost database, a broken log: said, and tried again
