@@ -41,8 +41,9 @@ router = APIRouter(prefix="/api/tasks", tags=["tasks"])
 MAX_POLL_MS = 5_000
 DEFAULT_POLL_MS = 100
 MAX_COUNT = 1_000
-#: How long the answer to a result waits for the next task.
-NEXT_SECONDS = 0.03
+#: How long the answer to a result waits for the next task: as long as a client would poll (a start that has to be
+#: confirmed takes 40 ms).
+NEXT_SECONDS = 0.1
 #: How long a result may take to get into the log.
 ARRIVE_SECONDS = 30.0
 MAX_PAGE = 5_000
