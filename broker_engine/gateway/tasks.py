@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -154,14 +155,16 @@ async def update_and_poll(engine: Engine, request: Request, result: TaskResult, 
 async def _send_report(engine: Hub, attempt: Attempt, result: TaskResult) -> None:
     """Hand a result over and wait until it is in the log."""
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
-    engine.pollers.report(attempt, **_told(result), on_arrival=lambda: _ignore(loop.call_soon_threadsafe(arrived.set)))
+
+    def in_log() -> None:
+        with contextlib.suppress(RuntimeError):  # the server has stopped, nobody waits any more
+            loop.call_soon_threadsafe(arrived.set)
+
+    engine.pollers.report(attempt, **_told(result), on_arrival=in_log)
     try:
         await asyncio.wait_for(arrived.wait(), ARRIVE_SECONDS)
     except TimeoutError as error:
         raise NoAnswer(f"the result could not be stored within {ARRIVE_SECONDS:g} s; send it again") from error
-
-
-def _ignore(_handle: object) -> None: ...
 
 
 def _report_in_hand(engine: Hub, attempt: Attempt, result: TaskResult) -> None:
