@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -338,6 +339,28 @@ def test_the_read_model_is_the_same_after_it_was_lost(
         assert other.http.get("/admin/read-model").json()["lag"] >= 0
 
 
+def test_what_nobody_collected_goes_back_to_its_queue(http: httpx.Client, gateway: RunningGateway) -> None:
+    register(http, "gw_back", "gw_uncollected")
+    start(http, "gw_back")
+    pollers = gateway.hub.pollers
+    started = until(lambda: asyncio.run(pollers.poll("default", "gw_uncollected", "gone", 1, 1.0)))
+
+    pollers.put_back(started)
+
+    task = take(http, "gw_uncollected")
+    assert (task["taskId"], task["retryCount"], task["pollCount"]) == (started[0].work.task_id, 0, 2)
+
+
+def test_a_gateway_that_stops_takes_nothing_with_it(running: RunningEngine, tmp_path: Path) -> None:
+    with running_gateway(running, tmp_path / "one") as stopped:
+        register(stopped.http, "gw_drained", "gw_left")
+        assert stopped.http.get("/tasks/poll/gw_left?workerid=curl&timeout=2000").status_code == 204
+        workflow_id = start(stopped.http, "gw_drained")
+
+    with running_gateway(running, tmp_path / "two") as other:
+        assert take(other.http, "gw_left")["workflowInstanceId"] == workflow_id
+
+
 # --- processes
 
 
@@ -364,19 +387,5 @@ def test_a_task_outlives_the_gateway_that_handed_it_out(engine: Cli, tmp_path: P
     assert http.get(f"/tasks/{task['taskId']}").json()["status"] == "IN_PROGRESS"
     ok(report(http, task, outputData={"by": "another"}))
     assert ok(http.get(f"/workflow/{workflow_id}")).json()["output"] == {"by": "another"}
-    http.close()
-    assert other.stop() == 0
-
-
-def test_a_gateway_that_stops_takes_nothing_with_it(engine: Cli, tmp_path: Path) -> None:
-    stopped, http = gateway_process(engine, tmp_path / "one")
-    register(http, "gw_drained", "gw_left")
-    assert http.get("/tasks/poll/gw_left?workerid=curl&timeout=2000").status_code == 204
-    workflow_id = start(http, "gw_drained")
-    http.close()
-    assert stopped.stop() == 0
-
-    other, http = gateway_process(engine, tmp_path / "two")
-    assert take(http, "gw_left")["workflowInstanceId"] == workflow_id
     http.close()
     assert other.stop() == 0
