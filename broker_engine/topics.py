@@ -47,6 +47,7 @@ class Topic(StrEnum):
     CAPS = "caps"
     NAMESPACE = "namespace"
     WORKERS = "workers"
+    TASK_LOGS = "task-logs"
     REPLIES = "replies"
     DEAD_LETTERS = "dead-letters"
 
@@ -141,6 +142,9 @@ CATALOGUE: Mapping[Topic, TopicSpec] = {
             "segment.bytes": str(1024 * 1024),
             "segment.ms": str(10 * _MINUTE),
         },
+    ),
+    Topic.TASK_LOGS: TopicSpec(
+        key="task id, in the partition of its workflow", value="TaskLog", config=_delete(7 * _DAY)
     ),
     Topic.REPLIES: TopicSpec(key="client or worker id", value="Reply", config=_delete(_HOUR) | _LOG_TIME),
     Topic.DEAD_LETTERS: TopicSpec(

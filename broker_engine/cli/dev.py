@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import structlog
 import typer
 
 from broker_engine.cli import output, sample
+from broker_engine.cli.gateway import DEFAULT_PORT
 from broker_engine.cli.logs import LogLevel
 from broker_engine.cli.roles import Stopping, signals
 from broker_engine.cli.session import Session, command
@@ -18,6 +20,8 @@ from broker_engine.errors import BrokerEngineError
 from broker_engine.log.confluent import ConfluentLog
 from broker_engine.runtime.dev import Role, Supervisor
 from broker_engine.runtime.local_broker import FoundBroker, LocalBroker, find_or_start
+from broker_engine.runtime.local_broker.errors import PortInUse
+from broker_engine.runtime.local_broker.ports import ReservedPort, reserve_port
 from broker_engine.runtime.local_broker.progress import jar_progress
 from broker_engine.worker import Client
 
@@ -46,6 +50,10 @@ def dev(
         typer.Option(metavar="MODULE[:ATTR]", help="Tasks to run; may be repeated (default: a sample)"),
     ] = None,
     decider_slots: Annotated[int, typer.Option(min=1, max=32, help="How many deciders.")] = 1,
+    http_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="The gateway's port (default: 8080, or a free one if that is taken)"),
+    ] = None,
 ) -> None:
     """Run a Kafka broker and every role, start again what ends by itself, and stop all of it with Ctrl-C.
 
@@ -59,15 +67,27 @@ def dev(
     with signals() as stopping:
         with jar_progress() as progress:
             broker = find_or_start(session.given_bootstrap, folder / "broker", port=port, progress=progress)
-        with broker:
+        http = _http_port(http_port)
+        with broker, closing(http.lock):
             supervisor = Supervisor(environment=_environment(session, broker))
             try:
-                supervisor.start(_roles(session, folder, modules, decider_slots))
-                _introduce_when_ready(session, broker, folder, supervisor, stopping, is_sample=not workers)
+                supervisor.start(_roles(session, folder, modules, decider_slots, http.number))
+                url = f"http://127.0.0.1:{http.number}/api"
+                _introduce_when_ready(session, broker, folder, supervisor, stopping, url, is_sample=not workers)
                 _watch(supervisor, broker, stopping)
             finally:
                 supervisor.stop()
                 _log.info("dev.stopped")
+
+
+def _http_port(given: int | None) -> ReservedPort:
+    """The given port, else the usual one, else any: two of these on one machine should both start."""
+    if given is not None:
+        return reserve_port(given)
+    try:
+        return reserve_port(DEFAULT_PORT)
+    except PortInUse:
+        return reserve_port()
 
 
 def _environment(session: Session, broker: FoundBroker) -> dict[str, str]:
@@ -81,7 +101,7 @@ def _environment(session: Session, broker: FoundBroker) -> dict[str, str]:
     return known
 
 
-def _roles(session: Session, folder: Path, modules: list[str], decider_slots: int) -> list[Role]:
+def _roles(session: Session, folder: Path, modules: list[str], decider_slots: int, http_port: int) -> list[Role]:
     # The roles' own news are noise to most; warnings are not.
     level = ("--log-level", session.flags.log_level or LogLevel.WARNING)
     caches = str(folder / "decider")
@@ -91,6 +111,7 @@ def _roles(session: Session, folder: Path, modules: list[str], decider_slots: in
             for slot in range(decider_slots)
         ),
         Role(name="delays", arguments=("delays", *level)),
+        Role(name="gateway", arguments=("gateway", "--port", str(http_port), "--data", str(folder), *level)),
         Role(name="worker", arguments=("worker", *modules, *level)),
         Role(name="system", arguments=("system", *level)),
     ]
@@ -110,6 +131,7 @@ def _introduce_when_ready(
     folder: Path,
     supervisor: Supervisor,
     stopping: Stopping,
+    url: str,
     *,
     is_sample: bool,
 ) -> None:
@@ -128,12 +150,14 @@ def _introduce_when_ready(
             except BrokerEngineError:
                 stopping.wait(0.5)
         if not stopping.is_asked:
-            _introduce(session, broker, folder, supervisor, is_sample=is_sample)
+            _introduce(session, broker, folder, supervisor, url, is_sample=is_sample)
 
     threading.Thread(target=introduce, name="introduce", daemon=True).start()
 
 
-def _introduce(session: Session, broker: FoundBroker, folder: Path, supervisor: Supervisor, *, is_sample: bool) -> None:
+def _introduce(
+    session: Session, broker: FoundBroker, folder: Path, supervisor: Supervisor, url: str, *, is_sample: bool
+) -> None:
     options = f"--kafka {broker.bootstrap}"
     if session.settings.namespace != "engine":
         options += f" --ns {session.settings.namespace}"
@@ -142,6 +166,7 @@ def _introduce(session: Session, broker: FoundBroker, folder: Path, supervisor: 
     where = f"started here, data in {folder / 'broker'}" if isinstance(broker, LocalBroker) else "was there already"
     output.line(f"Kafka      {broker.bootstrap} ({where})")
     output.line(f"Namespace  {session.settings.namespace}")
+    output.line(f"API        {url}")
     output.line(f"Roles      {', '.join(f'{name} (pid {pid})' for name, pid in supervisor.pids.items())}")
     if is_sample:
         output.line(f'Try        broker-engine workflow start greeting --input \'{{"name": "Ada"}}\' --wait {options}')

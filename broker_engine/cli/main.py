@@ -29,11 +29,12 @@ COMMANDS: Mapping[str, str] = {
     "kafka": "broker_engine.cli.kafka",
     "decider": "broker_engine.cli.decider",
     "delays": "broker_engine.cli.delays",
+    "gateway": "broker_engine.cli.gateway",
     "worker": "broker_engine.cli.worker",
     "system": "broker_engine.cli.system",
 }
 #: Commands of one word; the others have verbs.
-ROLES = frozenset({"dev", "demo", "decider", "delays", "worker", "system"})
+ROLES = frozenset({"dev", "demo", "decider", "delays", "gateway", "worker", "system"})
 
 
 class Table(TyperGroup):

@@ -42,7 +42,9 @@ def progressed(draft: Draft, command: TaskProgressed, task: TaskState | str) -> 
     elif command.callback_after_ms > 0:
         _call_back(draft, task, command, output)
     else:
-        keep_alive(draft, evolve(task, output=output, sequence=command.sequence, **_progress(command)))
+        # A gateway starts work for a worker that has yet to collect it: the first sign of life says who has it now.
+        told = {"worker_id": command.worker_id or task.worker_id, **_progress(command)}
+        keep_alive(draft, evolve(task, output=output, sequence=command.sequence, **told))
     draft.answer(200, command.task_id)
     return None
 

@@ -25,6 +25,7 @@ from broker_engine.wire.records import (
     ScheduledTask,
     StartResume,
     StartVerdict,
+    TaskLog,
     TransitionEvent,
     WorkerPresence,
 )
@@ -103,6 +104,7 @@ DEFINITION = Codec(Definition, "definition")
 NAMESPACE = Codec(NamespaceRecord, "namespace")
 PRESENCE = Codec(WorkerPresence, "worker-presence")
 CONTROL = Codec(Control, "control")
+TASK_LOG = Codec(TaskLog, "task-log")
 
 CODECS: Mapping[str, Codec[Any]] = {
     codec.subject: codec
@@ -122,5 +124,6 @@ CODECS: Mapping[str, Codec[Any]] = {
         NAMESPACE,
         PRESENCE,
         CONTROL,
+        TASK_LOG,
     )
 }

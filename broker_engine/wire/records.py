@@ -242,6 +242,15 @@ class NamespaceRecord(NamedTuple):
     key_hash: bytes | None = None
 
 
+class TaskLog(NamedTuple):
+    """One line that a worker wrote about an attempt."""
+
+    task_id: str
+    workflow_id: str
+    created_at_ms: int
+    line: str
+
+
 class WorkerPresence(NamedTuple):
     """A worker's sign of life."""
 

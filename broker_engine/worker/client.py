@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from types import TracebackType
@@ -326,6 +326,11 @@ class Client:
         )
         return self._courier.send(command)
 
+    def started(self, start: Future[Answered]) -> str:
+        """The workflow id that ``start_async`` was answered with, once it is. Raises as ``start``."""
+        self._courier.flush(0.005)  # what lingers goes at once
+        return _check(self._wait(start)).message
+
     def start_task(self, task_type: str, input: JsonObject | None = None, **options: Any) -> str:
         """Start one task alone (a workflow of one step that takes the whole input) and return the workflow id."""
         definition = single_task_workflow(task_type)
@@ -529,6 +534,10 @@ class Client:
             NotFound: there is no such task.
         """
         return diagnose(self._views, name, reference, time.time_ns() // 1_000_000)
+
+    def ask(self, kind: Callable[..., AnyCommand], key: str, **fields: Any) -> str:
+        """Send a command of any kind and return what came of it. Raises what its answer stands for."""
+        return _check(self._courier.ask(kind(key=key, **fields, **self._common()), self._timeout)).message
 
     def flush(self, timeout: float = 30.0) -> int:
         """Wait until everything sent by ``start_async`` is in the log; returns how many are not."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import structlog
@@ -59,6 +60,11 @@ class Presence:
             if other.worker_id != self._worker_id and not other.is_leaving
         )
 
+    def leave(self, served: Served) -> None:
+        """Say good-bye on one queue and speak of it no more."""
+        self._served.remove(served)
+        self._tell(is_leaving=True, served=[served])
+
     def close(self) -> None:
         """Say good-bye, so that nobody waits for the silence to be noticed."""
         self._stop.set()
@@ -85,8 +91,14 @@ class Presence:
                 _log.warning("worker.presence_failed", error=str(error))
                 self._stop.wait(0.5)
 
-    def _tell(self, *, is_leaving: bool = False) -> None:
-        for task, slots in self._served:
+    def tell(self, served: Served) -> None:
+        """Speak of one queue now, and from now on if it is new."""
+        if served not in self._served:
+            self._served.append(served)
+        self._tell(served=[served])
+
+    def _tell(self, *, is_leaving: bool = False, served: Sequence[Served] | None = None) -> None:
+        for task, slots in tuple(self._served if served is None else served):
             presence = WorkerPresence(
                 worker_id=self._worker_id,
                 task_types=task.name,

@@ -76,8 +76,9 @@ class Reports:
         return left
 
     def _run(self) -> None:
+        undelivered = 0
         while not self._stopping or self._waiting:
-            reports = self._gather()
+            reports = self._gather(may_wait=undelivered == 0)
             for number, report in enumerate(reports):
                 try:
                     self._writer.send(*report[:4], on_delivery=report.delivered)
@@ -88,14 +89,19 @@ class Reports:
                     time.sleep(_RETRY_SECONDS)
                     break
             try:
-                self._writer.flush(_FLUSH_SECONDS)
+                undelivered = self._writer.flush(_FLUSH_SECONDS)
             except LogError as error:
                 _log.warning("worker.reports_failed", error=str(error))
 
-    def _gather(self) -> list[Report]:
-        """Wait for a report, and a moment for those that are about to follow."""
+    def _gather(self, *, may_wait: bool) -> list[Report]:
+        """Wait for a report, and a moment for those that are about to follow.
+
+        Not while something is on its way: somebody may wait for its arrival, which only a flush tells.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._stopping)
+            self._changed.wait_for(lambda: self._waiting or self._stopping, None if may_wait else 0.0)
+            if not self._waiting:
+                return []
             deadline = time.monotonic() + GATHER_SECONDS
             while self._more_to_come() and len(self._waiting) < MAX_GATHERED and not self._stopping:
                 rest = deadline - time.monotonic()

@@ -71,6 +71,12 @@ class Signals:
                 )
                 self._say(progress)
 
+    def pass_on(self, worker_id: str) -> None:
+        """Name the worker that has the task from now on, with a sign of life."""
+        with self._lock:
+            self._worker_id = worker_id
+        self.heartbeat(None)
+
     def step(
         self,
         step: str,

@@ -53,7 +53,7 @@ def test_the_ten_lines_greet_ada(engine: Cli) -> None:
 
 
 def test_the_commands_do_what_they_say(engine: Cli) -> None:
-    tasks, workflow = blocks("json")
+    tasks, workflow, _ = blocks("json")
     (engine.folder / "tasks.json").write_text(tasks)
     (engine.folder / "hello.json").write_text(workflow)
     (console,) = blocks("console")
@@ -65,3 +65,24 @@ def test_the_commands_do_what_they_say(engine: Cli) -> None:
         assert ran.code == 0, f"{line}\n{ran.out}\n{ran.err}"
 
     assert engine("workflow", "get", "hello-1", "--json").json["status"] == "TERMINATED"
+
+
+def test_the_tree_can_be_registered(engine: Cli) -> None:
+    (engine.folder / "orders.json").write_text(blocks("json")[2])
+
+    assert engine("workflow", "create", "orders.json").code == 0
+    assert "orders" in engine("workflow", "list", "--definitions", "--json").out
+
+
+def test_the_requests_are_answered(engine: Cli) -> None:
+    requests = blocks("sh")[-1]
+    gateway = engine.role("gateway", "--port", 0)
+    try:
+        url = gateway.wait_for("gateway.started")["url"]
+        until(lambda: answers(f"{url}/readyz") == 204, what="the read model")
+        for line in requests.splitlines():
+            request = line.replace("localhost:8080", url.removeprefix("http://")).replace("curl", "curl --fail -sS -m 60", 1)
+            ran = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=90)
+            assert ran.returncode == 0, f"{line}\n{ran.stdout}\n{ran.stderr}"
+    finally:
+        gateway.stop()

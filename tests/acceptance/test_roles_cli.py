@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import httpx
 import pytest
 
 from broker_engine.runtime.local_broker.detached import find_detached, start_detached
@@ -21,6 +22,13 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def answers(url: str) -> int | None:
+    try:
+        return httpx.get(url).status_code
+    except httpx.TransportError:
+        return None
 
 
 def test_roles_wait_for_a_broker_that_is_down_at_start(tmp_path: Path, namespace: str) -> None:
@@ -95,12 +103,14 @@ def test_dev_runs_everything_restarts_a_killed_role_and_stops_cleanly(tmp_path: 
         user = Cli(bootstrap=bootstrap, namespace="engine", folder=tmp_path)
         greet = ("workflow", "start", "greeting", "--input", '{"name": "Ada"}', "--wait", "--json")
         assert user(*greet).json["output"] == {"greeting": "Hello, Ada!"}
+        url = dev.output().partition("API")[2].split()[0]
+        until(lambda: answers(f"{url}/health") == 200, 60, lambda: f"no health at {url}")
 
         pids = {event["supervised"]: event["pid"] for event in dev.events("dev.role_started")}
-        assert set(pids) == {"decider-0", "delays", "worker", "system"}
+        assert set(pids) == {"decider-0", "delays", "gateway", "worker", "system"}
         for name in ("decider-0", "worker"):
             os.kill(pids[name], signal.SIGKILL)
-        until(lambda: len(dev.events("dev.role_started")) >= 5)
+        until(lambda: len(dev.events("dev.role_started")) >= 7)
         ended = {event["supervised"]: event["how"] for event in dev.events("dev.role_ended")}
         assert ended == {"decider-0": "signal SIGKILL", "worker": "signal SIGKILL"}
         assert user(*greet).code == 0
@@ -118,7 +128,7 @@ def test_dev_runs_everything_restarts_a_killed_role_and_stops_cleanly(tmp_path: 
 def test_roles_die_with_a_killed_dev(cli: Cli) -> None:
     dev = cli.role("dev", "--data", cli.folder / "data", "--decider-slots", 2)
     try:
-        until(lambda: len(dev.events("dev.role_started")) == 5)
+        until(lambda: len(dev.events("dev.role_started")) == 6)
         pids = [event["pid"] for event in dev.events("dev.role_started")]
         dev.process.kill()
         dev.process.wait()

@@ -97,6 +97,13 @@ def test_a_second_start_restarts_the_response_clock_of_a_beating_task() -> None:
     assert story.task.next_deadline_at_ms == START_MS + 16_000
 
 
+def test_a_heartbeat_names_the_worker_that_has_the_task_now() -> None:
+    story = running()
+    assert story.task.worker_id != "collector"
+
+    assert story.progressed(worker_id="collector").task.worker_id == "collector"
+
+
 def test_heartbeats_merge_output_by_key_and_the_result_replaces_it() -> None:
     story = running().progressed({"a": 1, "b": 1}).progressed({"b": 2})
     assert orjson.loads(story.task.output or b"") == {"a": 1, "b": 2}
