@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Response
 
-from broker_engine.decider.definitions import Parsed, parse_task_def, parse_workflow_def
+from broker_engine.decider.definition_tree import parse_workflow_def
+from broker_engine.decider.definitions import Parsed, parse_task_def
 from broker_engine.errors import BadRequest, BrokerEngineError, NotFound, Violation
 from broker_engine.gateway.answers import Engine, empty_answer, json_answer
 from broker_engine.gateway.documents import bulk_document

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import Cli
+from tests.acceptance.conftest import Cli, until
+from tests.support.web import answers
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 
@@ -71,7 +72,7 @@ def test_the_tree_can_be_registered(engine: Cli) -> None:
     (engine.folder / "orders.json").write_text(blocks("json")[2])
 
     assert engine("workflow", "create", "orders.json").code == 0
-    assert "orders" in engine("workflow", "list", "--definitions", "--json").out
+    assert "orders" in engine("workflow", "definitions", "--json").out
 
 
 def test_the_requests_are_answered(engine: Cli) -> None:
@@ -79,9 +80,11 @@ def test_the_requests_are_answered(engine: Cli) -> None:
     gateway = engine.role("gateway", "--port", 0)
     try:
         url = gateway.wait_for("gateway.started")["url"]
-        until(lambda: answers(f"{url}/readyz") == 204, what="the read model")
+        until(lambda: answers(f"{url}/readyz") == 204, 60, lambda: "the read model is not ready")
         for line in requests.splitlines():
-            request = line.replace("localhost:8080", url.removeprefix("http://")).replace("curl", "curl --fail -sS -m 60", 1)
+            request = line.replace("localhost:8080", url.removeprefix("http://")).replace(
+                "curl", "curl --fail -sS -m 60", 1
+            )
             ran = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=90)
             assert ran.returncode == 0, f"{line}\n{ran.stdout}\n{ran.stderr}"
     finally:

@@ -6,12 +6,12 @@ import os
 import signal
 from pathlib import Path
 
-import httpx
 import pytest
 
 from broker_engine.runtime.local_broker.detached import find_detached, start_detached
 from broker_engine.runtime.local_broker.ports import reserve_port
 from tests.acceptance.conftest import Cli, until
+from tests.support.web import answers
 
 pytestmark = pytest.mark.kafka
 
@@ -22,13 +22,6 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def answers(url: str) -> int | None:
-    try:
-        return httpx.get(url).status_code
-    except httpx.TransportError:
-        return None
 
 
 def test_roles_wait_for_a_broker_that_is_down_at_start(tmp_path: Path, namespace: str) -> None:
