@@ -209,8 +209,7 @@ class Chaos:
 
     def close(self) -> None:
         for role in {id(role): role for role in (*self.roles.values(), *self.deciders)}.values():
-            if role.is_running:
-                role.stop()
+            role.stop()
         if hasattr(self, "client"):
             self.client.close()
         admin = self.log.admin()

@@ -38,8 +38,7 @@ def test_after_kill_9_in_the_third_step_the_first_two_do_not_run_again(
             view = client.wait(workflow_id, 60)
     finally:
         for role in roles:
-            if role.is_running:
-                role.stop()
+            role.stop()
 
     first, second = view.tasks
     assert ran.read_text().split() == ["VALIDATE", "PARSE", "UPSERT", "UPSERT", "REPORT"]

@@ -96,8 +96,7 @@ def test_a_tree_survives_the_death_of_its_decider(
             view = client.wait(started, 90)
     finally:
         for role in roles:
-            if role.is_running:
-                role.stop()
+            role.stop()
 
     assert (view.status, view.output) == (
         "COMPLETED",

@@ -8,8 +8,9 @@ from typing import Any
 from broker_engine.log.ports import Log
 from broker_engine.model.limits import SYSTEM_DOMAIN
 from broker_engine.worker.context import TaskContext
-from broker_engine.worker.system import calls, scripts
+from broker_engine.worker.system import calls
 from broker_engine.worker.system.publishing import Publishing
+from broker_engine.worker.system.scripts import Scripts
 from broker_engine.worker.system.transforms import Transforms
 from broker_engine.worker.task import TaskWorker, task
 
@@ -21,21 +22,23 @@ class Resources:
     """What the functions share: processes and producers, made when first used."""
 
     def __init__(self, log: Log, connect: Callable[[str], Log], client_id: str) -> None:
+        self.scripts = Scripts()
         self.transforms = Transforms()
         self.publishing = Publishing(log, connect, client_id=client_id)
 
     def close(self) -> None:
+        self.scripts.close()
         self.transforms.close()
         self.publishing.close()
 
 
 #: By task type: the function, from the input and what is shared.
 SYSTEM_TASKS: Mapping[str, Callable[[Resources], Callable[[Mapping[str, Any], TaskContext], dict[str, Any]]]] = {
-    "INLINE": lambda _: lambda data, _context: scripts.evaluate(data),
-    "LAMBDA": lambda _: lambda data, _context: scripts.evaluate_lambda(data),
-    "SWITCH": lambda _: lambda data, _context: scripts.evaluate(data),
-    "DECISION": lambda _: lambda data, _context: scripts.evaluate(data),
-    "DO_WHILE": lambda _: lambda data, _context: scripts.evaluate(data),
+    "INLINE": lambda shared: lambda data, _context: shared.scripts.evaluate(data),
+    "LAMBDA": lambda shared: lambda data, _context: shared.scripts.evaluate_lambda(data),
+    "SWITCH": lambda shared: lambda data, _context: shared.scripts.evaluate(data),
+    "DECISION": lambda shared: lambda data, _context: shared.scripts.evaluate(data),
+    "DO_WHILE": lambda shared: lambda data, _context: shared.scripts.evaluate(data),
     "JSON_JQ_TRANSFORM": lambda shared: lambda data, _context: shared.transforms(data),
     "HTTP": lambda _: lambda data, _context: calls.call(data),
     "KAFKA_PUBLISH": lambda shared: lambda data, _context: shared.publishing.kafka_publish(data),

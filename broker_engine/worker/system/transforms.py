@@ -7,32 +7,28 @@ when the time is over.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
-import threading
 from collections.abc import Mapping
-from concurrent.futures import TimeoutError as FuturesTimeoutError
 from itertools import islice
 from typing import Any
 
 from broker_engine.worker.outcomes import TaskFailed, TaskFailedForGood
 from broker_engine.worker.system.extras import optional
+from broker_engine.worker.system.processes import ProcessEndedError, Processes
 
 #: What one program may take; the memory comes on top of what the process has when it begins.
 JQ_SECONDS = 4.0
 JQ_MEMORY_BYTES = 256 * 1024 * 1024
 #: Values that a program may give; more do not fit into a record anyway.
 MAX_RESULTS = 100_000
-PROCESSES = 2
 
 
 class Transforms:
     """The child processes of one worker, made when the first program comes."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: Any = None  # pebble is an optional library
+        self._processes = Processes(confine, needed_for="JSON_JQ_TRANSFORM")
 
     def __call__(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The output: ``result`` is the first value of the program, ``resultList`` holds all of them.
@@ -44,13 +40,11 @@ class Transforms:
         if not isinstance(program, str) or not program.strip():
             raise TaskFailedForGood("queryExpression is missing: give a jq program as a text", code="JQ_ERROR")
         _jq()
-        pebble = optional("pebble", needed_for="JSON_JQ_TRANSFORM")
-        future = self._processes(pebble).schedule(transform, args=(program, dict(data)), timeout=JQ_SECONDS)
         try:
-            found = future.result()
-        except FuturesTimeoutError as error:
+            found = self._processes.call(transform, program, dict(data), seconds=JQ_SECONDS)
+        except TimeoutError as error:
             raise TaskFailedForGood(f"the program ran longer than {JQ_SECONDS:g} s", code="JQ_TIMEOUT") from error
-        except (pebble.ProcessExpired, MemoryError) as error:  # jq aborts when it gets no memory
+        except (ProcessEndedError, MemoryError) as error:  # jq aborts when it gets no memory
             limit = JQ_MEMORY_BYTES // 1024 // 1024
             raise TaskFailedForGood(
                 f"the program ended its process: it probably took more than {limit} MiB", code="JQ_MEMORY"
@@ -61,21 +55,9 @@ class Transforms:
             raise TaskFailed(f"the program could not be run: {error}", code="JQ_UNAVAILABLE") from error
         return {"result": found[0] if found else None, "resultList": found}
 
-    def _processes(self, pebble: Any) -> Any:
-        with self._lock:
-            if self._pool is None or not self._pool.active:
-                # spawn: a Kafka client must not be carried across a fork
-                context = multiprocessing.get_context("spawn")
-                self._pool = pebble.ProcessPool(max_workers=PROCESSES, context=context, initializer=confine)
-            return self._pool
-
     def close(self) -> None:
         """End the processes."""
-        with self._lock:
-            if self._pool is not None:
-                self._pool.stop()
-                self._pool.join()
-                self._pool = None
+        self._processes.close()
 
 
 def confine() -> None:
