@@ -45,6 +45,7 @@ class Topic(StrEnum):
     WORKFLOW_DEFS = "workflow-defs"
     STOPS = "stops"
     CAPS = "caps"
+    CRON = "cron"
     NAMESPACE = "namespace"
     WORKERS = "workers"
     TASK_LOGS = "task-logs"
@@ -129,6 +130,7 @@ CATALOGUE: Mapping[Topic, TopicSpec] = {
     Topic.CAPS: TopicSpec(
         key="all, or the tenant or domain that is capped", value="Definition", partitions=1, config=_COMPACT
     ),
+    Topic.CRON: TopicSpec(key="name of the schedule", value="Definition", partitions=1, config=_COMPACT),
     Topic.NAMESPACE: TopicSpec(key="namespace", value="Namespace", partitions=1, config=_COMPACT),
     Topic.WORKERS: TopicSpec(
         key="worker id",
@@ -166,6 +168,7 @@ DEFINITION_TOPICS: Mapping[str, Topic] = {
     "workflow": Topic.WORKFLOW_DEFS,
     "stop": Topic.STOPS,
     "cap": Topic.CAPS,
+    "schedule": Topic.CRON,
 }
 
 SCHEDULE_SPEC = TopicSpec(key="task id", value="ScheduledTask", config=_delete(SCHEDULE_RETENTION_MS) | _LOG_TIME)

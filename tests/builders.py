@@ -49,6 +49,7 @@ from broker_engine.model.commands import (
 )
 from broker_engine.model.decision import Answer, Confirm, Decision, Delay, Output, Schedule, Transition
 from broker_engine.model.definitions import TaskDef, WorkflowDef, WorkflowTask, index
+from broker_engine.model.schedules import CronSchedule
 from broker_engine.model.state import Execution, TaskState, WorkflowState
 from broker_engine.model.status import SETUP_STEP, Phase, ReasonCode, ReportStatus, StepStatus
 from broker_engine.model.stops import Stop, keys_against, keys_against_queue
@@ -94,6 +95,7 @@ class Definitions:
     workflows: dict[tuple[str, int], WorkflowDef] = field(default_factory=dict)
     stops: dict[str, Stop] = field(default_factory=dict)
     capped: dict[str, Cap] = field(default_factory=dict)
+    schedules: dict[str, CronSchedule] = field(default_factory=dict)
 
     @classmethod
     def of(cls, *definitions: TaskDef | WorkflowDef) -> Definitions:
@@ -132,6 +134,9 @@ class Definitions:
     def stop_of_queue(self, domain: str, task_type: str) -> Stop | None:
         keys = keys_against_queue(domain, task_type)
         return next((self.stops[key] for key in keys if key in self.stops), None)
+
+    def schedule(self, name: str) -> CronSchedule | None:
+        return self.schedules.get(name)
 
     def inline(self, document: bytes) -> WorkflowDef:
         return inline_definition(document, self.task_def)

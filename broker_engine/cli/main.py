@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "demo": "broker_engine.cli.demo.command",
     "task": "broker_engine.cli.task",
     "workflow": "broker_engine.cli.workflow",
+    "schedule": "broker_engine.cli.schedules",
     "queue": "broker_engine.cli.queues",
     "starts": "broker_engine.cli.starts",
     "limits": "broker_engine.cli.limits",

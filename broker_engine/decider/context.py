@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from broker_engine.model.caps import Cap, Caps
 from broker_engine.model.definitions import TaskDef, WorkflowDef
 from broker_engine.model.limits import DEFAULT_DOMAIN, MAX_PAYLOAD_BYTES
+from broker_engine.model.schedules import CronSchedule
 from broker_engine.model.stops import Stop
 
 #: Remembered commands per workflow; beyond it new ones get 429 (none is evicted).
@@ -37,6 +38,8 @@ class Definitions(Protocol):
     def caps(self) -> Caps: ...
 
     def cap(self, key: str) -> Cap | None: ...
+
+    def schedule(self, name: str) -> CronSchedule | None: ...
 
     def inline(self, document: bytes) -> WorkflowDef:
         """The snapshot of a definition that comes with a start (definitions.inline_definition)."""

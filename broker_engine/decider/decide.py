@@ -49,6 +49,7 @@ from broker_engine.model.commands import (
     ClearCap,
     DeadlineReached,
     DelayDue,
+    DeleteSchedule,
     DeleteTaskDef,
     DeleteWorkflowDef,
     ExtendLease,
@@ -57,16 +58,21 @@ from broker_engine.model.commands import (
     IdempotencyStrategy,
     MoveTask,
     Parent,
+    PauseSchedule,
     PauseTask,
     PauseWorkflow,
+    PutSchedule,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
     RerouteTask,
     ResetCallbacks,
+    ResumeSchedule,
     ResumeTask,
     ResumeWorkflow,
+    ScheduleDue,
+    ScheduleRefused,
     SetCap,
     SlotGranted,
     StartWorkflow,
@@ -83,6 +89,7 @@ from broker_engine.model.commands import (
 )
 from broker_engine.model.decision import Confirm, Decision, Delay, Output, RememberStart, Send
 from broker_engine.model.definitions import TimeoutPolicy, WorkflowDef
+from broker_engine.model.schedules import schedule_of
 from broker_engine.model.state import Execution, TaskState, WorkflowState
 from broker_engine.model.status import (
     STARTED,
@@ -175,6 +182,12 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             | AllowStarts()
             | SetCap()
             | ClearCap()
+            | PutSchedule()
+            | DeleteSchedule()
+            | PauseSchedule()
+            | ResumeSchedule()
+            | ScheduleDue()
+            | ScheduleRefused()
             | AskForSlot()
             | TellSlotStarted()
             | GiveSlotBack()
@@ -209,6 +222,9 @@ def _refused(execution: Execution | None, command: AnyCommand, status: int, mess
     answers: tuple[Output, ...] = (reply(command, status, message),) if command.reply_to else ()
     if isinstance(command, StartWorkflow) and command.parent is not None and status >= 400:
         answers += (_tell_parent(command, command.parent, message),)
+    if isinstance(command, StartWorkflow) and status >= 400 and (schedule := schedule_of(command.operator)) is not None:
+        told = ScheduleRefused(key=schedule, operator=f"workflow:{command.key}", reason=message[:MAX_REASON])
+        answers += (Send(command=told),)
     return Decision(execution=execution, outputs=answers, ignored=message)
 
 

@@ -89,7 +89,7 @@ _OBJECT = Rule(kind="object")
 _FLAG = Rule(kind="boolean")
 _LIST = Rule(kind="list")
 #: Audit fields that servers set; accepted and overwritten.
-_AUDIT = {
+AUDIT_FIELDS = {
     "createTime": _number(maximum=2**63),
     "updateTime": _number(maximum=2**63),
     "createdBy": _TEXT,
@@ -134,7 +134,7 @@ TASK_DEF_FIELDS: Mapping[str, Rule] = {
     "sharedQueue": Rule(kind="boolean", attribute="shared_queue"),
     "baseType": _TEXT,
     "taskStatusListenerEnabled": _FLAG,
-    **_AUDIT,
+    **AUDIT_FIELDS,
 }
 
 WORKFLOW_TASK_FIELDS: Mapping[str, Rule] = {
@@ -198,7 +198,7 @@ WORKFLOW_DEF_FIELDS: Mapping[str, Rule] = {
     "failureWorkflow": Rule(kind="text", attribute="failure_workflow"),
     "failureWorkflowVersion": _number("failure_workflow_version", minimum=1),
     "enforceSchema": Rule(kind="boolean", attribute="enforce_schema"),
-    **_AUDIT,
+    **AUDIT_FIELDS,
 }
 
 _KINDS: Mapping[str, tuple[Callable[[Json], bool], str]] = {

@@ -19,6 +19,7 @@ from broker_engine.model.caps import MAX_CAP, cap_key
 from broker_engine.model.commands import (
     AllowStarts,
     ClearCap,
+    Command,
     DeleteTaskDef,
     DeleteWorkflowDef,
     PutTaskDef,
@@ -47,7 +48,7 @@ def decide_definition(command: DefinitionCommand, context: Context) -> Decision:
         write, message = _written(command, context)
         outputs, status, ignored = (write,), 200, None
     except BadRequest as error:
-        outputs, status, message = (), error.status, _refusal(error)
+        outputs, status, message = (), error.status, refusal(error)
         ignored = str(error)
     if command.reply_to is not None:
         outputs += (reply(command, status, message),)
@@ -114,12 +115,12 @@ def _put_task_def(command: PutTaskDef, context: Context) -> tuple[WriteDefinitio
     document = parse_json(command.document, what="the task definition")
     parsed = parse_task_def(document)
     definition = parsed.unwrap()
-    _check_key(command, definition.name)
+    check_key(command, definition.name)
     known = context.definitions.task_def(definition.name)
     if command.is_update and known is None:
         raise NotFound(f"there is no task definition {definition.name}: create it first")
-    stamped = _stamp(document, known.document if known and command.is_update else None, command, context)
-    _check_size(stamped, context)
+    stamped = stamp(document, known.document if known and command.is_update else None, command, context)
+    check_size(stamped, context)
     return WriteDefinition(kind="task", key=definition.name, document=stamped), _warnings(parsed.warnings)
 
 
@@ -127,20 +128,21 @@ def _put_workflow_def(command: PutWorkflowDef, context: Context) -> tuple[WriteD
     document = parse_json(command.document, what="the workflow definition")
     parsed = parse_workflow_def(document)
     definition = parsed.unwrap()
-    _check_key(command, definition.name)
+    check_key(command, definition.name)
     known = context.definitions.workflow_def(definition.name, definition.version)
     if known is not None and not command.overwrite:
         raise Conflict(
             f"workflow definition {definition.name} version {definition.version} exists: "
             f"raise the version, or overwrite it"
         )
-    stamped = _stamp({**document, "version": definition.version}, None, command, context)
-    _check_size(stamped, context)
+    stamped = stamp({**document, "version": definition.version}, None, command, context)
+    check_size(stamped, context)
     key = workflow_def_key(definition.name, definition.version)
     return WriteDefinition(kind="workflow", key=key, document=stamped), _warnings(parsed.warnings)
 
 
-def _check_key(command: DefinitionCommand, name: str) -> None:
+def check_key(command: Command, name: str) -> None:
+    """Raises BadRequest where the name in a document is not that of the command."""
     if command.key != name:
         raise BadRequest(
             violations=(
@@ -153,15 +155,16 @@ def _check_key(command: DefinitionCommand, name: str) -> None:
         )
 
 
-def _check_size(document: bytes, context: Context) -> None:
+def check_size(document: bytes, context: Context) -> None:
+    """Raises PayloadTooLarge for a document that does not fit into its record."""
     if len(document) > context.max_payload_bytes:
         raise PayloadTooLarge(f"the definition has {len(document)} bytes, the limit is {context.max_payload_bytes}")
 
 
-def _stamp(
+def stamp(
     document: Mapping[str, Json],
     known: Mapping[str, Json] | None,
-    command: DefinitionCommand,
+    command: Command,
     context: Context,
 ) -> bytes:
     """Who and when, as Conductor keeps it: a create sets ``create*``, an update keeps them and sets ``update*``."""
@@ -182,6 +185,7 @@ def _warnings(warnings: tuple[str, ...]) -> str:
     return orjson.dumps({"warnings": list(warnings)}).decode()
 
 
-def _refusal(error: BadRequest) -> str:
+def refusal(error: BadRequest) -> str:
+    """The answer to a definition that is refused, as JSON."""
     listed = [{"path": v.path, "message": v.message, "invalidValue": v.invalid_value} for v in error.violations]
     return orjson.dumps({"message": str(error), "validationErrors": listed}).decode()

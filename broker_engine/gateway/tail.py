@@ -36,7 +36,8 @@ from broker_engine.worker.views import Heard
 _log = structlog.get_logger(__name__)
 
 _STATES = (Topic.WORKFLOW_STATE, Topic.TASK_STATE, Topic.SNAPSHOTS, Topic.TASK_LOGS)
-_IN_MEMORY = (Topic.TASK_DEFS, Topic.WORKFLOW_DEFS, Topic.WORKERS)
+_DEFINITIONS = (Topic.TASK_DEFS, Topic.WORKFLOW_DEFS, Topic.CRON)
+_IN_MEMORY = (*_DEFINITIONS, Topic.WORKERS)
 #: Records per transaction of the read model.
 _BATCH = 2_000
 #: The end of a transaction is no record: it shows when a read ends without one.
@@ -66,12 +67,11 @@ class Tail:
             namespace.topic(Topic.TASK_LOGS): self._task_log,
             namespace.topic(Topic.TASK_DEFS): self._definition,
             namespace.topic(Topic.WORKFLOW_DEFS): self._definition,
+            namespace.topic(Topic.CRON): self._definition,
             namespace.topic(Topic.WORKERS): self._worker,
         }
         #: Definitions by topic and key, as they were registered.
-        self._definitions: dict[str, dict[str, dict[str, Any]]] = {
-            namespace.topic(topic): {} for topic in (Topic.TASK_DEFS, Topic.WORKFLOW_DEFS)
-        }
+        self._definitions: dict[str, dict[str, dict[str, Any]]] = {namespace.topic(topic): {} for topic in _DEFINITIONS}
         self._heard: dict[bytes, Heard] = {}
         self._positions: dict[TopicPartition, int] = {}
         #: Where everything ended when the thread began.
@@ -97,6 +97,10 @@ class Tail:
     def task_definitions(self) -> Mapping[str, dict[str, Any]]:
         """By name."""
         return self._definitions[self._namespace.topic(Topic.TASK_DEFS)]
+
+    def schedules(self) -> Mapping[str, dict[str, Any]]:
+        """By name."""
+        return self._definitions[self._namespace.topic(Topic.CRON)]
 
     def workflow_definitions(self) -> Mapping[str, dict[str, Any]]:
         """By ``name:version``."""
@@ -133,7 +137,7 @@ class Tail:
         return self.see(self._tp(topic, number) for topic in (Topic.WORKFLOW_STATE, Topic.TASK_STATE, Topic.SNAPSHOTS))
 
     def see_definitions(self) -> bool:
-        return self.see(self._tp(topic, 0) for topic in (Topic.TASK_DEFS, Topic.WORKFLOW_DEFS))
+        return self.see(self._tp(topic, 0) for topic in _DEFINITIONS)
 
     @contextmanager
     def watching(self, workflow_id: str) -> Iterator[asyncio.Event]:

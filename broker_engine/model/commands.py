@@ -356,6 +356,47 @@ class ClearCap(Command):
     """Remove such a cap."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutSchedule(Command):
+    """Register a cron schedule; ``key`` is its name."""
+
+    #: JSON (decider.schedules.SCHEDULE_FIELDS).
+    document: bytes
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteSchedule(Command):
+    """Remove a cron schedule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseSchedule(Command):
+    """Start nothing by this schedule until it is resumed."""
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeSchedule(Command):
+    """Go on with the first moment from now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleDue(Command):
+    """A moment of a schedule has come."""
+
+    generation: int
+    due_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRefused(Command):
+    """A workflow that a schedule wanted to start was refused."""
+
+    reason: str
+
+
 #: The closed list of records on ``commands``, by the name stored in the record.
 AnyCommand = (
     StartWorkflow
@@ -394,6 +435,12 @@ AnyCommand = (
     | AllowStarts
     | SetCap
     | ClearCap
+    | PutSchedule
+    | DeleteSchedule
+    | PauseSchedule
+    | ResumeSchedule
+    | ScheduleDue
+    | ScheduleRefused
 )
 
 #: Decided by the limiter, not about a workflow.

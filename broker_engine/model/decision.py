@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from broker_engine.model.commands import StartWorkflow, SubWorkflowEnded, TerminateWorkflow
+from broker_engine.model.commands import ScheduleRefused, StartWorkflow, SubWorkflowEnded, TerminateWorkflow
 from broker_engine.model.slots import SlotMessage
 from broker_engine.model.state import Execution, Step, TaskState
 from broker_engine.model.status import Phase, ReasonCode, TaskStatus, WorkflowStatus
@@ -81,7 +81,7 @@ class Confirm:
 class WriteDefinition:
     """Store a definition (``document`` None: remove it)."""
 
-    #: ``task``, ``workflow``, ``stop`` or ``cap``.
+    #: ``task``, ``workflow``, ``stop``, ``cap`` or ``schedule``.
     kind: str
     key: str
     document: bytes | None
@@ -128,7 +128,7 @@ class TellWorker:
 class Send:
     """Send a command to another workflow, in the same transaction."""
 
-    command: StartWorkflow | TerminateWorkflow | SubWorkflowEnded
+    command: StartWorkflow | TerminateWorkflow | SubWorkflowEnded | ScheduleRefused
 
 
 Output = Schedule | Delay | Answer | Confirm | WriteDefinition | RememberStart | TellLimiter | TellWorker | Send

@@ -10,11 +10,13 @@ import structlog
 
 from broker_engine.decider.definition_tree import inline_definition, snapshot
 from broker_engine.decider.definitions import parse_task_def
+from broker_engine.decider.schedules import parse_schedule
 from broker_engine.errors import BadRequest, DecodeError
 from broker_engine.log.ports import BEGINNING, FOLLOW_MS, Log, Record, TopicPartition
 from broker_engine.model.caps import NO_CAPS, Cap, Caps, read_cap, together
 from broker_engine.model.decision import WriteDefinition
 from broker_engine.model.definitions import TaskDef, WorkflowDef
+from broker_engine.model.schedules import CronSchedule
 from broker_engine.model.stops import Stop, is_queue_key, keys_against, read_stop, stop_of_queue
 from broker_engine.topics import DEFINITION_TOPICS, Namespace
 from broker_engine.wire.codecs import DEFINITION
@@ -47,6 +49,7 @@ class DefinitionView:
         self._caps: dict[str, bytes] = {}
         #: The caps in force.
         self.caps: Caps = NO_CAPS
+        self._schedules: dict[str, bytes] = {}
         self._tasks: dict[str, bytes] = {}
         self._workflows: dict[str, dict[int, bytes]] = {}
         self._staged: list[tuple[WriteDefinition, bytes | None]] = []
@@ -106,6 +109,10 @@ class DefinitionView:
         document = self._caps.get(key)
         return None if document is None else read_cap(key, document)
 
+    def schedule(self, name: str) -> CronSchedule | None:
+        document = self._schedules.get(name)
+        return None if document is None else parse_schedule(orjson.loads(document)).unwrap()
+
     # --- reading
 
     def catch_up(self, ends: Mapping[TopicPartition, int], timeout: float = CATCH_UP_SECONDS) -> bool:
@@ -163,6 +170,8 @@ class DefinitionView:
             before = _put(self._caps, key, document)
             self.caps = together(read_cap(name, found) for name, found in self._caps.items())
             return before
+        if kind == "schedule":
+            return _put(self._schedules, key, document)
         self._snapshots.clear()
         self._inline.clear()
         if kind == "task":

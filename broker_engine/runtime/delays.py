@@ -20,7 +20,8 @@ import structlog
 
 from broker_engine.errors import DecodeError, Fenced, LogError
 from broker_engine.log.ports import CommittedOffset, Delivery, GroupReader, Log, Record, TopicPartition, Writer
-from broker_engine.model.commands import DelayDue
+from broker_engine.model.commands import DelayDue, ScheduleDue
+from broker_engine.model.schedules import SCHEDULE_DELAY
 from broker_engine.runtime.clock import BrokerClock, Clock, wall_clock_ms
 from broker_engine.topics import DELAY_TIERS, LAST_HOP, Namespace, Topic, tier_for
 from broker_engine.wire.codecs import DELAYED_COMMAND
@@ -186,14 +187,7 @@ class TierLoop:
         rest_ms = delayed.due_at_ms - now_ms
         if rest_ms > 0:
             return self._namespace.delay(tier_for(rest_ms)), DELAYED_COMMAND.encode(delayed)
-        command = DelayDue(
-            key=delayed.workflow_id,
-            reference=delayed.reference,
-            task_id=delayed.task_id,
-            hand_out=delayed.hand_out,
-            due_at_ms=delayed.due_at_ms,
-        )
-        return self._commands, encode_command(command, self._signer)
+        return self._commands, encode_command(_due(delayed), self._signer)
 
     # --- the group
 
@@ -243,6 +237,18 @@ class TierLoop:
             return
         for tp, committed in offsets.items():
             self._held[tp.partition].committed = committed.offset
+
+
+def _due(delayed: DelayedCommand) -> DelayDue | ScheduleDue:
+    if delayed.task_id == SCHEDULE_DELAY:
+        return ScheduleDue(key=delayed.workflow_id, generation=delayed.hand_out, due_at_ms=delayed.due_at_ms)
+    return DelayDue(
+        key=delayed.workflow_id,
+        reference=delayed.reference,
+        task_id=delayed.task_id,
+        hand_out=delayed.hand_out,
+        due_at_ms=delayed.due_at_ms,
+    )
 
 
 class Delays:

@@ -657,6 +657,12 @@ _NEEDS_DEFINITIONS = command_types_first_bytes(
     CommandType.ALLOW_STARTS,
     CommandType.SET_CAP,
     CommandType.CLEAR_CAP,
+    CommandType.PUT_SCHEDULE,
+    CommandType.DELETE_SCHEDULE,
+    CommandType.PAUSE_SCHEDULE,
+    CommandType.RESUME_SCHEDULE,
+    CommandType.SCHEDULE_DUE,
+    CommandType.SCHEDULE_REFUSED,
 )
 
 

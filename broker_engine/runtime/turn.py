@@ -18,6 +18,7 @@ from broker_engine.decider.decide import decide, quarantine
 from broker_engine.decider.limits import LimitRules
 from broker_engine.decider.losses import lost_tasks
 from broker_engine.decider.registry import DefinitionCommand, decide_definition
+from broker_engine.decider.schedules import ScheduleCommand, decide_schedule
 from broker_engine.errors import DecodeError
 from broker_engine.log.ports import Record
 from broker_engine.model.commands import (
@@ -273,12 +274,14 @@ class Turn:
             context = self._context(overlay, now_ms)
         if isinstance(command, DefinitionCommand):
             return decide_definition(command, context)
+        if isinstance(command, ScheduleCommand):
+            return decide_schedule(command, context)
         return decide(execution, command, context)
 
     def _may_be_early(self, partition: Partition, overlay: Overlay, command: AnyCommand, now_ms: int) -> bool:
         """Whether a client's command may be about a workflow whose start waits in its lane: it is put behind the others
         and looked at again, until that is known or the command expires."""
-        if command.command_id is None or isinstance(command, StartWorkflow | DefinitionCommand):
+        if command.command_id is None or isinstance(command, StartWorkflow | DefinitionCommand | ScheduleCommand):
             return False
         return command.expires_at_ms > now_ms and not self._setting.starts_are_read(partition.number, overlay.starts)
 

@@ -16,6 +16,7 @@ from broker_engine.model.commands import (
     Command,
     DeadlineReached,
     DelayDue,
+    DeleteSchedule,
     DeleteTaskDef,
     DeleteWorkflowDef,
     ExtendLease,
@@ -24,16 +25,21 @@ from broker_engine.model.commands import (
     IdempotencyStrategy,
     MoveTask,
     Parent,
+    PauseSchedule,
     PauseTask,
     PauseWorkflow,
+    PutSchedule,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
     RerouteTask,
     ResetCallbacks,
+    ResumeSchedule,
     ResumeTask,
     ResumeWorkflow,
+    ScheduleDue,
+    ScheduleRefused,
     SetCap,
     SlotGranted,
     StartWorkflow,
@@ -94,6 +100,12 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     MoveTask: CommandType.MOVE_TASK,
     RerouteTask: CommandType.REROUTE_TASK,
     SubWorkflowEnded: CommandType.SUB_WORKFLOW_ENDED,
+    PutSchedule: CommandType.PUT_SCHEDULE,
+    DeleteSchedule: CommandType.DELETE_SCHEDULE,
+    PauseSchedule: CommandType.PAUSE_SCHEDULE,
+    ResumeSchedule: CommandType.RESUME_SCHEDULE,
+    ScheduleDue: CommandType.SCHEDULE_DUE,
+    ScheduleRefused: CommandType.SCHEDULE_REFUSED,
 }
 #: Commands that workers send under a token; a lease-less report (an operator finishing a task) is signed instead.
 WORKER_COMMANDS = frozenset(
@@ -322,6 +334,16 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
         output=r.payload,
         reason=r.reason,
     ),
+    CommandType.PUT_SCHEDULE: lambda r, common: PutSchedule(
+        **common, document=_need(r.payload, "payload"), overwrite=r.overwrite
+    ),
+    CommandType.DELETE_SCHEDULE: lambda _, common: DeleteSchedule(**common),
+    CommandType.PAUSE_SCHEDULE: lambda r, common: PauseSchedule(**common, reason=r.reason),
+    CommandType.RESUME_SCHEDULE: lambda _, common: ResumeSchedule(**common),
+    CommandType.SCHEDULE_DUE: lambda r, common: ScheduleDue(
+        **common, generation=r.hand_out, due_at_ms=_need(r.due_at_ms, "dueAt")
+    ),
+    CommandType.SCHEDULE_REFUSED: lambda r, common: ScheduleRefused(**common, reason=_need(r.reason, "reason")),
 }
 
 
@@ -494,11 +516,13 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             return {"domain": command.domain, "reason": command.reason}
         case DelayDue():
             return {"due_at_ms": command.due_at_ms}
-        case TerminateWorkflow() | StopStarts() | PauseWorkflow():
+        case TerminateWorkflow() | StopStarts() | PauseWorkflow() | PauseSchedule() | ScheduleRefused():
             return {"reason": command.reason}
         case PutTaskDef():
             return {"payload": command.document, "overwrite": command.is_update}
-        case PutWorkflowDef():
+        case ScheduleDue():
+            return {"hand_out": command.generation, "due_at_ms": command.due_at_ms}
+        case PutWorkflowDef() | PutSchedule():
             return {"payload": command.document, "overwrite": command.overwrite}
         case DeleteWorkflowDef():
             return {"version": command.version}

@@ -56,6 +56,7 @@ from broker_engine.worker.diagnosis import Explanation, diagnose, task_of
 from broker_engine.worker.limits import LimitInUse, LimitsView, caps
 from broker_engine.worker.queue_views import QueueViews
 from broker_engine.worker.replies import Answered, Courier, raise_for
+from broker_engine.worker.schedules import Schedules
 from broker_engine.worker.views import Views, WorkflowView
 
 #: How long a command may wait in the log before it is refused instead of carried out.
@@ -97,6 +98,8 @@ class Client:
         self._views = Views(log, self._namespace, record.partitions)
         #: What waits where, and who serves it.
         self.queues = QueueViews(log, self._namespace, self._views)
+        #: What starts workflows by cron.
+        self.schedules = Schedules(self.ask, self._views)
 
     def __enter__(self) -> Self:
         return self

@@ -113,6 +113,9 @@ NEEDS_MORE = sorted(
         CommandType.STOP_STARTS,
         CommandType.ALLOW_STARTS,
         CommandType.CLEAR_CAP,
+        CommandType.DELETE_SCHEDULE,
+        CommandType.PAUSE_SCHEDULE,
+        CommandType.RESUME_SCHEDULE,
     }
 )
 
