@@ -27,6 +27,7 @@ from broker_engine.model.commands import (
     AnyCommand,
     AttemptPaused,
     CancelTask,
+    ContinueLoop,
     DeadlineReached,
     DelayDue,
     ExtendLease,
@@ -47,7 +48,7 @@ from broker_engine.model.commands import (
     TaskStep,
     TerminateWorkflow,
 )
-from broker_engine.model.decision import Answer, Confirm, Decision, Delay, Output, Schedule, Transition
+from broker_engine.model.decision import Answer, Confirm, Decision, Delay, Output, Schedule, Send, Transition
 from broker_engine.model.definitions import TaskDef, WorkflowDef, WorkflowTask, index
 from broker_engine.model.state import Execution, TaskState, WorkflowState
 from broker_engine.model.status import SETUP_STEP, Phase, ReasonCode, ReportStatus, StepStatus
@@ -190,6 +191,8 @@ class Story:
         self.execution: Execution | None = None
         self.decision = Decision(execution=None)
         self.told: list[tuple[AnyCommand, Decision]] = []
+        #: Rows that are not kept in memory any more.
+        self.left: dict[str, TaskState] = {}
 
     # --- telling ---------------------------------------------------------------------------------
 
@@ -200,6 +203,17 @@ class Story:
         self.decision = decide(self.execution, command, self.context())
         self.execution = self.decision.execution
         self.told.append((command, self.decision))
+        self.left |= {task.reference: task for task in self.decision.left}
+        return self
+
+    def go_on(self) -> Story:
+        """Carry out what the workflow has sent to itself, until nothing is left."""
+        sent = self.now(Send)
+        while sent:
+            for output in sent:
+                if isinstance(output.command, ContinueLoop):
+                    self.send(output.command)
+            sent = self.now(Send)
         return self
 
     def context(self) -> Context:

@@ -47,6 +47,7 @@ from broker_engine.model.commands import (
     AttemptPaused,
     CancelTask,
     ClearCap,
+    ContinueLoop,
     DeadlineReached,
     DelayDue,
     DeleteTaskDef,
@@ -148,6 +149,8 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
             ignored = _queue_ready(draft, command)
         case SubWorkflowEnded():
             ignored = walk.sub_workflow_ended(draft, command, _current(draft, command))
+        case ContinueLoop():
+            ignored = walk.continue_loop(draft, command, _current(draft, command))
         case SlotGranted():
             ignored = grants.granted(draft, command, _current(draft, command))
         case GrantExpired():
@@ -402,7 +405,8 @@ def _current(
     | GrantExpired
     | MoveTask
     | RerouteTask
-    | SubWorkflowEnded,
+    | SubWorkflowEnded
+    | ContinueLoop,
 ) -> TaskState | str:
     """The task that a command is about, or why the command belongs to the past."""
     task = draft.execution.tasks.get(command.reference)
@@ -578,6 +582,8 @@ def _deadline(draft: Draft) -> str | None:
                 flow.hand_out(draft, task, Cause.HANDED_OUT_AGAIN, ReasonCode.HANDED_OUT_AGAIN)
             elif passed.kind is DeadlineKind.WAIT:
                 walk.wait_over(draft, task)
+            elif passed.kind is DeadlineKind.TURN:
+                walk.turn_lost(draft, task)
             else:
                 flow.time_out(draft, task, passed.kind)
     return None if fired else "no deadline has passed"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from broker_engine.decider import controls, holds, slots
+from broker_engine.decider import controls, holds, rounds, slots
 from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
 from broker_engine.decider.documents import TOP, ExecutionDocument, scope_of, task_input, workflow_output
@@ -459,6 +459,7 @@ def _end_body(draft: Draft, loop: TaskState) -> None:
                 draft.outputs.append(controls.tell(row, ControlKind.CANCEL, reason))
             code = ReasonCode.WORKFLOW_ENDED  # ended with what it belongs to
             draft.move(row, Cause.WORKFLOW_ENDS, Phase.CANCELED, code, reason=reason, waiting_for=None)
+    draft.execution = rounds.forget(draft.execution, loop)
 
 
 def _as_canceled(task: TaskState, ending: Ending, reason: str | None) -> tuple[Ending, str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_engine.decider import cancels, controls, flow, holds, queue_pauses
+from broker_engine.decider import cancels, controls, flow, holds, queue_pauses, rounds
 from broker_engine.decider.deadlines import response_clock_ms
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.moves import Cause
@@ -16,7 +16,7 @@ from broker_engine.model.commands import (
 )
 from broker_engine.model.decision import ControlKind, Delay
 from broker_engine.model.state import TaskState, evolve
-from broker_engine.model.status import STARTED, Phase, ReasonCode, WorkflowStatus
+from broker_engine.model.status import STARTED, Phase, ReasonCode, WaitingFor, WorkflowStatus
 
 # --- a task
 
@@ -177,6 +177,8 @@ def resume_workflow(draft: Draft, _command: ResumeWorkflow) -> str | None:
     for task in tuple(draft.execution.tasks.values()):
         if holds.is_out(task):
             holds.start_clocks(draft, task)
+            if task.waiting_for is WaitingFor.TURN:
+                rounds.ask_for_turn(draft, task)
         elif task.phase is Phase.PAUSED and task.paused_by is None:
             stop = holds.queue_stop(draft, task)
             if stop is None:

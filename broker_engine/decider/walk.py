@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 import orjson
 
-from broker_engine.decider import flow
+from broker_engine.decider import flow, rounds
 from broker_engine.decider.documents import TOP, scope_of, task_input
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.identity import started_workflow_id
@@ -21,6 +21,7 @@ from broker_engine.decider.moves import Cause
 from broker_engine.decider.task_types import TASK_TYPES, Begun, How, ListEnd, Seen, forks, loops, switch
 from broker_engine.decider.task_types.base import StartedWorkflow
 from broker_engine.model.commands import (
+    ContinueLoop,
     IdempotencyStrategy,
     Parent,
     StartWorkflow,
@@ -306,7 +307,7 @@ def take_result(draft: Draft, task: TaskState, report: TaskReported) -> bool:
         return False
     step = draft.step(task)
     if step.type == "DO_WHILE" and not task.is_in_engine:
-        _condition_told(draft, task, step, report)
+        _condition_told(draft, task, report)
         return True
     if step.type in ("SWITCH", "DECISION"):
         found, _ = switch.chosen(step, report.output)
@@ -334,14 +335,18 @@ def _round_over(draft: Draft, node: Node, inside: str) -> None:
     row = draft.execution.tasks[node.step.reference + outer]
     if row.is_terminal:
         return
-    step, data = node.step, _loop_input(draft, node.step, row)
-    items = loops.items_of(step, data)
-    if isinstance(items, list):
-        if row.iteration < len(items):
-            _iterate(draft, step, row, outer, items)
+    step = node.step
+    if row.progress_total is not None:  # a list, and nobody is asked
+        if row.iteration >= row.progress_total:
+            _loop_over(draft, node, row)
+        elif draft.written < rounds.MAX_ROWS:
+            _next_item(draft, node, row)
         else:
-            _loop_over(draft, step, row)
+            waits = evolve(row, waiting_for=WaitingFor.TURN, updated_at_ms=draft.now_ms)
+            draft.set_aside(rounds.with_deadline(waits, step))
+            rounds.ask_for_turn(draft, row)
         return
+    data = _loop_input(draft, step, row)
     condition = orjson.dumps(loops.condition_input(draft.execution, step, row, data))
     asking = evolve(row, input=condition)
     if (problem := flow.input_problem(draft, asking)) is not None:
@@ -356,35 +361,74 @@ def _loop_input(draft: Draft, step: WorkflowTask, row: TaskState) -> Any:
     return orjson.loads(task_input(draft.execution, step, row.task_id, draft.context.environment, scope=scope))
 
 
-def _condition_told(draft: Draft, task: TaskState, step: WorkflowTask, report: TaskReported) -> None:
+def _condition_told(draft: Draft, task: TaskState, report: TaskReported) -> None:
     task = evolve(task, sequence=report.sequence, worker_id=None)
+    node, _ = draft.execution.definition.locate(task.reference)
     if loops.is_true(orjson.loads(report.output or b"{}").get("result")):
-        outer = task.reference.removeprefix(step.reference)
-        _iterate(draft, step, task, outer, None)
+        _next_round(draft, node, task)
     else:
-        _loop_over(draft, step, task)
+        _loop_over(draft, node, task)
 
 
-def _iterate(draft: Draft, step: WorkflowTask, row: TaskState, outer: str, items: list[Any] | None) -> None:
-    iteration = row.iteration + 1
+def _next_round(draft: Draft, node: Node, row: TaskState) -> None:
+    """The condition holds."""
+    _leave(draft, node, row)
     changes: dict[str, Any] = {
-        "iteration": iteration,
-        "output": orjson.dumps(loops.progress(items, iteration)),
+        "iteration": row.iteration + 1,
+        "output": orjson.dumps(loops.progress(None, row.iteration + 1)),
         "waiting_for": WaitingFor.TASKS,
         "lease": None,
         "heartbeat_at_ms": None,
         "handed_out_at_ms": None,
-        "progress_done": None if items is None else iteration - 1,
+        "progress_done": None,
     }
-    if items is None:
-        draft.move(row, Cause.ITERATES, Phase.RUNNING, ReasonCode.ITERATED, **changes)
-    else:  # nobody was asked: no transition
-        draft.set_aside(evolve(row, updated_at_ms=draft.now_ms, **changes))
-    begin(draft, step.body, f"{outer}__{iteration}", ReasonCode.PREVIOUS_TASK_DONE)
+    row = draft.move(row, Cause.ITERATES, Phase.RUNNING, ReasonCode.ITERATED, **changes)
+    _begin_round(draft, node, row)
 
 
-def _loop_over(draft: Draft, step: WorkflowTask, row: TaskState) -> None:
-    output = loops.output(draft.execution, step, row)
+def _next_item(draft: Draft, node: Node, row: TaskState) -> None:
+    """Nobody was asked: no transition."""
+    _leave(draft, node, row)
+    row = rounds.at_round(row, row.iteration + 1, node.step)
+    if rounds.is_written(row):
+        draft.set_aside(evolve(row, updated_at_ms=draft.now_ms))
+    else:
+        draft.note(row)
+    _begin_round(draft, node, row)
+
+
+def _leave(draft: Draft, node: Node, row: TaskState) -> None:
+    draft.execution, gone = rounds.leave(draft.execution, node, row, row.iteration)
+    draft.left += gone
+
+
+def _begin_round(draft: Draft, node: Node, row: TaskState) -> None:
+    outer = row.reference.removeprefix(node.step.reference)
+    begin(draft, node.step.body, f"{outer}__{row.iteration}", ReasonCode.PREVIOUS_TASK_DONE)
+
+
+def continue_loop(draft: Draft, command: ContinueLoop, task: TaskState | str) -> str | None:
+    """A loop that has let others go first goes on. ``task``: what it is about, or why that belongs to the past."""
+    if isinstance(task, str):
+        return task
+    if task.waiting_for is not WaitingFor.TURN or task.iteration != command.round:
+        return f"the loop is in round {task.iteration} and does not wait for its turn behind round {command.round}"
+    if draft.workflow.status is WorkflowStatus.PAUSED:
+        return "the workflow is paused, the loop goes on with it"
+    node, _ = draft.execution.definition.locate(task.reference)
+    _next_item(draft, node, task)
+    return None
+
+
+def turn_lost(draft: Draft, task: TaskState) -> None:
+    """The command by which a loop goes on did not come."""
+    node, _ = draft.execution.definition.locate(task.reference)
+    _next_item(draft, node, task)
+
+
+def _loop_over(draft: Draft, node: Node, row: TaskState) -> None:
+    output = rounds.output(draft.execution, node, row)
+    draft.execution = rounds.forget(draft.execution, row)
     limit = draft.context.max_payload_bytes
     if len(output) > limit:
         reason = f"the outputs of {row.iteration} iterations have {len(output)} bytes, the limit is {limit}: "

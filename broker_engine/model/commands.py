@@ -107,6 +107,13 @@ class SubWorkflowEnded(TaskCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContinueLoop(TaskCommand):
+    """A loop that has let others go first goes on behind this round."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStarted(TaskCommand):
     """A worker took this hand-out. Accepted, its offset becomes the lease."""
 
@@ -376,6 +383,7 @@ AnyCommand = (
     | DelayDue
     | QueueReady
     | SubWorkflowEnded
+    | ContinueLoop
     | AskForSlot
     | TellSlotStarted
     | GiveSlotBack

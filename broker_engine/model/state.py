@@ -201,6 +201,8 @@ class Execution(NamedTuple):
     last_seq: int = 0
     #: References of the tasks that have not ended: what a decision looks at, however many have. None: not counted yet.
     live: frozenset[str] | None = None
+    #: The outputs of rounds that are over, by the loop's reference and the round: their rows are kept no longer.
+    rounds: Map[str, bytes] = Map()
 
     def with_task(self, task: TaskState) -> Execution:
         reference = task.reference
@@ -209,7 +211,7 @@ class Execution(NamedTuple):
             live = frozenset(name for name, known in tasks.items() if known.ended_at_ms is None)
         elif (task.ended_at_ms is None) is not (reference in live):
             live = live ^ {reference}
-        return Execution(self.workflow, tasks, self.definition, max(self.last_seq, task.seq), live)
+        return Execution(self.workflow, tasks, self.definition, max(self.last_seq, task.seq), live, self.rounds)
 
     def live_tasks(self) -> list[TaskState]:
         """The tasks that have not ended, in the order in which they appeared (sets have none)."""

@@ -139,6 +139,7 @@ class WaitingFor(StrEnum):
     TASKS = "tasks"  # other tasks: those that a JOIN joins, the body of a loop
     TIME = "time"  # the moment that a WAIT names
     WORKFLOW = "workflow"  # its sub-workflow
+    TURN = "turn"  # a loop that others are let before
     UPDATE = "update"  # somebody ends it: HUMAN, WAIT without a moment
 
 

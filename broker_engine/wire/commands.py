@@ -14,6 +14,7 @@ from broker_engine.model.commands import (
     CancelTask,
     ClearCap,
     Command,
+    ContinueLoop,
     DeadlineReached,
     DelayDue,
     DeleteTaskDef,
@@ -94,6 +95,7 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     MoveTask: CommandType.MOVE_TASK,
     RerouteTask: CommandType.REROUTE_TASK,
     SubWorkflowEnded: CommandType.SUB_WORKFLOW_ENDED,
+    ContinueLoop: CommandType.CONTINUE_LOOP,
 }
 #: Commands that workers send under a token; a lease-less report (an operator finishing a task) is signed instead.
 WORKER_COMMANDS = frozenset(
@@ -313,6 +315,13 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.REROUTE_TASK: lambda r, common: RerouteTask(
         **_about_domain(r, common), reason=_need(r.reason, "reason")
     ),
+    CommandType.CONTINUE_LOOP: lambda r, common: ContinueLoop(
+        **common,
+        reference=_need(r.reference, "reference"),
+        task_id=_need(r.task_id, "taskId"),
+        hand_out=r.hand_out,
+        round=r.sequence,
+    ),
     CommandType.SUB_WORKFLOW_ENDED: lambda r, common: SubWorkflowEnded(
         **common,
         reference=_need(r.reference, "reference"),
@@ -471,6 +480,8 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             }
         case SubWorkflowEnded():
             return {"workflow_status": command.status, "payload": command.output, "reason": command.reason}
+        case ContinueLoop():
+            return {"sequence": command.round}
         case AskForSlot(slot=slot):
             return {
                 "task_id": slot.task_id,

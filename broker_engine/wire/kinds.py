@@ -45,6 +45,8 @@ class CommandType(StrEnum):
     SET_CAP = "SET_CAP"
     CLEAR_CAP = "CLEAR_CAP"
     SUB_WORKFLOW_ENDED = "SUB_WORKFLOW_ENDED"
+    CONTINUE_LOOP = "CONTINUE_LOOP"
+    PUSH_MESSAGE = "PUSH_MESSAGE"
 
 
 class ReplyKind(StrEnum):

@@ -74,8 +74,13 @@ class Tree(Story):
         return self
 
     def row(self, reference: str) -> TaskState:
-        assert self.execution is not None
-        return self.execution.tasks[reference]
+        return self.rows[reference]
+
+    @property
+    def rows(self) -> dict[str, TaskState]:
+        """The latest attempt of every reference, those of rounds that are over included."""
+        rows = {task.reference: task for task in self.left.values()}
+        return rows | dict(self.execution_now.tasks)
 
     def output(self, reference: str) -> Any:
         return orjson.loads(self.row(reference).output or b"null")
@@ -85,8 +90,7 @@ class Tree(Story):
 
     @property
     def statuses(self) -> dict[str, str]:
-        assert self.execution is not None
-        rows = sorted(self.execution.tasks.values(), key=lambda task: task.seq)
+        rows = sorted(self.rows.values(), key=lambda task: task.seq)
         return {task.reference: task.status.value for task in rows}
 
     @property
