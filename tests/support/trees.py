@@ -74,7 +74,7 @@ class Tree(Story):
         return self
 
     def row(self, reference: str) -> TaskState:
-        return self.rows[reference]
+        return self.execution_now.tasks.get(reference) or self.left[reference]
 
     @property
     def rows(self) -> dict[str, TaskState]:

@@ -149,6 +149,38 @@ def test_what_stands_still_goes_on_after_everything_was_lost(engine: Engine) -> 
     assert workflow(engine, started).status == "COMPLETED"
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_long_loop_survives_a_decider_that_dies_between_its_turns(engine: Engine, number: int, moment: str) -> None:
+    steps = [each("l", "${workflow.input.items}", [operator("NOOP", "n")], inputParameters={"keepLastN": 1})]
+    engine.register_workflow({"name": "long", "tasks": [*steps, work("after")]})
+    left = number
+
+    def die(_transactional_id: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            engine.log.before_commit = engine.log.on_commit = None
+            raise Crashed
+
+    engine.submit("long", {"items": list(range(1_200))}, workflow_id="w")
+    if moment == "before":
+        engine.log.before_commit = die
+    else:
+        engine.log.on_commit = die
+    engine.run(1)
+    (node,) = engine.nodes
+    assert not node.is_up
+    node.bury()
+    node.start()
+    engine.run(30)
+
+    rows = attempts(engine, "w")
+    assert workflow(engine, "w").status == "COMPLETED"
+    assert len(rows) == len({task.reference for task in rows}) == 1_202, "each round once, and all of them stand there"
+    assert rows[0].output == b'{"iteration":1200,"1200":{"n":{}}}'
+
+
 def _partition(engine: Engine, workflow_id: str) -> int:
     return engine.log.partition_of(workflow_id, engine.partitions)
 
