@@ -482,6 +482,8 @@ _CAUSES_BY_CODE: Mapping[ReasonCode, Cause] = {
     ReasonCode.MOVED: Cause.MOVED,
     ReasonCode.REROUTED: Cause.MOVED,
     ReasonCode.ROUND_OVER: Cause.EVALUATES,
+    ReasonCode.SUB_WORKFLOW_STARTED: Cause.CHILD_STARTED,
+    ReasonCode.SUB_WORKFLOW_ENDED: Cause.FAILED,
     ReasonCode.ITERATED: Cause.ITERATES,
 }
 

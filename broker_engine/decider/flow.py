@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from broker_engine.decider import controls, holds, rounds, slots
+from broker_engine.decider import children, controls, holds, rounds, slots
 from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
 from broker_engine.decider.documents import TOP, ExecutionDocument, scope_of, task_input, workflow_output
@@ -131,6 +131,9 @@ def add(draft: Draft, task: TaskState, code: ReasonCode, *, delay_ms: int, reaso
         if delay_ms <= 0:
             draft.appear(task, code, reason)
             return
+    if delay_ms <= 0 and task.attempt and children.is_child_step(draft.step(task)):
+        _begin_child(draft, task, code, reason)
+        return
     if delay_ms <= 0:
         draft.appear(_on_queue(draft, task), code, reason)
         _put_on_queue(draft, task.reference)
@@ -146,6 +149,29 @@ def add(draft: Draft, task: TaskState, code: ReasonCode, *, delay_ms: int, reaso
             due_at_ms=due_at_ms,
         )
     )
+
+
+def _begin_child(draft: Draft, task: TaskState, code: ReasonCode, reason: str | None) -> None:
+    """A new attempt of a sub-workflow's task appears with its child."""
+    running = children.begun(draft, task)
+    if isinstance(running, str):
+        refuse(draft, task, ReasonCode.TERMINAL_ERROR, running)
+    else:
+        draft.appear(running, code, reason)
+
+
+def _begin_waiting_child(draft: Draft, task: TaskState) -> None:
+    """The time of such an attempt that was there already has come."""
+    running = children.begun(draft, task)
+    if isinstance(running, str):
+        ending = ENDINGS[ReportStatus.FAILED_WITH_TERMINAL_ERROR]
+        _fail(draft, task, ending, running, {"waiting_for": None, "due_at_ms": None})
+        return
+    changes = {
+        name: getattr(running, name)
+        for name in ("output", "started_at_ms", "waiting_for", "delay_returned", "sub_workflow_id")
+    }
+    draft.move(task, Cause.CHILD_STARTED, Phase.RUNNING, ReasonCode.SUB_WORKFLOW_STARTED, due_at_ms=None, **changes)
 
 
 def _on_queue(draft: Draft, task: TaskState) -> TaskState:
@@ -186,6 +212,9 @@ def hand_out(draft: Draft, task: TaskState, cause: Cause, code: ReasonCode) -> N
         stop = holds.queue_stop(draft, task)
         why = holds.because(stop) if stop is not None else None
         holds.hold(draft, evolve(task, due_at_ms=None, delay_returned=False), code, why, by=task.paused_by)
+        return
+    if task.attempt and children.is_child_step(draft.step(task)):
+        _begin_waiting_child(draft, task)
         return
     ready = _on_queue(draft, task)
     if ready.waiting_for in slots.WAITS and task.waiting_for in slots.WAITS:
@@ -476,7 +505,7 @@ class _Retry(NamedTuple):
 
 def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry | None:
     """The attempt after a failed one, None when none is left. A new record with a new id; the failed one stays."""
-    if task.attempt >= step.retry_limit or task.is_in_engine:
+    if task.attempt >= step.retry_limit or (task.is_in_engine and not children.is_child_step(step)):
         return None
     workflow, attempt = draft.workflow, task.attempt + 1
     task_id = derive_task_id(

@@ -38,6 +38,7 @@ class Cause(StrEnum):
     RESUMED = "resumed"
     ITERATES = "iterates"
     EVALUATES = "evaluates its condition"
+    CHILD_STARTED = "starts its sub-workflow again"
 
 
 _WAITING = (Phase.CREATED, Phase.RETRY_WAIT)
@@ -87,6 +88,8 @@ MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     **{(phase, Cause.RESUMED): frozenset({phase}) for phase in (Phase.STARTING, Phase.RUNNING)},
     # A loop hands its condition out after each round, and begins the next one when it holds.
     (Phase.RUNNING, Cause.EVALUATES): frozenset({Phase.QUEUED}),
+    # The back-off of a failed sub-workflow is over.
+    **{(phase, Cause.CHILD_STARTED): frozenset({Phase.RUNNING}) for phase in (Phase.RETRY_WAIT, Phase.PAUSED)},
     **{(phase, Cause.ITERATES): frozenset({Phase.RUNNING}) for phase in (Phase.QUEUED, *STARTED)},
 }
 

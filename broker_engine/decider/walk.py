@@ -13,22 +13,16 @@ from typing import Any, assert_never
 
 import orjson
 
-from broker_engine.decider import flow, rounds
+from broker_engine.decider import children, flow, rounds
 from broker_engine.decider.documents import TOP, scope_of, task_input
 from broker_engine.decider.draft import Draft
-from broker_engine.decider.identity import started_workflow_id
 from broker_engine.decider.moves import Cause
 from broker_engine.decider.task_types import TASK_TYPES, Begun, How, ListEnd, Seen, forks, loops, switch
-from broker_engine.decider.task_types.base import StartedWorkflow
 from broker_engine.model.commands import (
     ContinueLoop,
-    IdempotencyStrategy,
-    Parent,
-    StartWorkflow,
     SubWorkflowEnded,
     TaskReported,
 )
-from broker_engine.model.decision import Send
 from broker_engine.model.definitions import Node, Steps, WorkflowTask, iterations
 from broker_engine.model.limits import SYSTEM_DOMAIN
 from broker_engine.model.state import TaskState, evolve
@@ -117,8 +111,7 @@ def _appear(draft: Draft, step: WorkflowTask, task: TaskState, begun: Begun, suf
     """A task of the engine's own, which runs or is done as it appears."""
     child: str | None = None
     if begun.starts is not None:
-        child = started_workflow_id(task.task_id)
-        draft.outputs.append(Send(command=_start(draft, task, child, begun.starts)))
+        child = children.start(draft, task, begun.starts)
         begun = begun._replace(output={"subWorkflowId" if begun.starts.is_child else "workflowId": child})
     output = orjson.dumps(begun.output) if begun.output is not None else None
     if output is not None and (problem := flow.output_problem(output, draft.context.max_payload_bytes)):
@@ -239,28 +232,7 @@ def _fail(
     flow.end_badly(draft, row, ending, reason, {"output": output, "waiting_for": None}, may_retry=False)
 
 
-# --- SUB_WORKFLOW, START_WORKFLOW
-
-
-def _start(draft: Draft, task: TaskState, workflow_id: str, started: StartedWorkflow) -> StartWorkflow:
-    workflow = draft.workflow
-    return StartWorkflow(
-        key=workflow_id,
-        operator=f"workflow:{workflow.workflow_id}",
-        name=started.name,
-        version=started.version,
-        definition=started.definition,
-        input=started.input,
-        correlation_id=started.correlation_id,
-        priority=started.priority,
-        created_by=workflow.created_by,
-        source=f"task {task.task_id}",
-        strategy=IdempotencyStrategy.RETURN_EXISTING,
-        tenant=workflow.tenant,
-        deadline_at_ms=workflow.deadline_at_ms if started.is_child else None,
-        task_to_domain=started.task_to_domain,
-        parent=Parent(workflow.workflow_id, task.reference, task.task_id) if started.is_child else None,
-    )
+# --- SUB_WORKFLOW
 
 
 def sub_workflow_ended(draft: Draft, command: SubWorkflowEnded, task: TaskState | str) -> str | None:
@@ -277,7 +249,7 @@ def sub_workflow_ended(draft: Draft, command: SubWorkflowEnded, task: TaskState 
         cause, phase, status = _CHILD_ENDS[command.status]
         ending = flow.Ending(cause, phase, status, ReasonCode.SUB_WORKFLOW_ENDED)
         reason = command.reason or f"sub-workflow {task.sub_workflow_id} ended {command.status}"
-        flow.end_badly(draft, task, ending, reason, {"output": encoded, "waiting_for": None}, may_retry=False)
+        flow.end_badly(draft, task, ending, reason, {"output": encoded, "waiting_for": None})
     return None
 
 

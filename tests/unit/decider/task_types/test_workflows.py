@@ -212,6 +212,87 @@ def test_what_they_need_is_asked_for_by_path() -> None:
     }
 
 
+# --- again
+
+AGAIN = {"name": "s", "retryCount": 2, "retryDelaySeconds": 5, "retryLogic": "LINEAR_BACKOFF"}
+
+
+def test_a_failed_child_is_followed_by_a_new_one_after_the_back_off() -> None:
+    tree = Tree(sub(taskDefinition=AGAIN), simple("last", inputParameters={"n": "${s.output.n}"})).begin()
+    first = tree.row("s")
+    ended(tree, "s", WorkflowStatus.FAILED, reason="no stock")
+    assert (tree.row("s").phase, tree.row("s").due_at_ms, sent(tree)) == ("RETRY_WAIT", tree.now_ms + 5_000, [])
+
+    tree.later(5_000).delay_due(of=tree.row("s"))
+
+    row, (start,) = tree.row("s"), sent(tree)
+    assert isinstance(start, StartWorkflow)
+    assert (row.attempt, row.phase, row.waiting_for, row.retried_task_id) == (1, "RUNNING", "workflow", first.task_id)
+    assert start.key == row.sub_workflow_id == tree.output("s")["subWorkflowId"] != first.sub_workflow_id
+    assert start.parent == Parent("w", "s", row.task_id)
+    ended(tree, "s", WorkflowStatus.COMPLETED, {"n": 5})
+    assert tree.input("last") == {"n": 5}
+
+
+def test_a_child_without_a_delay_is_started_again_at_once() -> None:
+    tree = Tree(sub(taskDefinition={**AGAIN, "retryDelaySeconds": 0})).begin()
+
+    ended(tree, "s", WorkflowStatus.TIMED_OUT)
+
+    assert (tree.row("s").attempt, tree.row("s").phase, len(sent(tree))) == (1, "RUNNING", 1)
+
+
+def test_when_no_attempt_is_left_the_workflow_fails_with_its_child() -> None:
+    tree = Tree(sub(taskDefinition={**AGAIN, "retryDelaySeconds": 0})).begin()
+
+    for _ in range(3):
+        ended(tree, "s", WorkflowStatus.FAILED, reason="no stock")
+
+    assert (tree.row("s").attempt, tree.workflow.status, tree.workflow.reason) == (2, "FAILED", "no stock")
+
+
+def test_a_child_that_was_terminated_is_not_started_again() -> None:
+    tree = ended(Tree(sub(taskDefinition=AGAIN)).begin(), "s", WorkflowStatus.TERMINATED)
+
+    assert (tree.row("s").attempt, tree.workflow.status) == (0, "TERMINATED")
+
+
+def test_a_time_out_terminates_the_child_and_starts_another() -> None:
+    limit = {**AGAIN, "timeoutSeconds": 9, "responseTimeoutSeconds": 9, "timeoutPolicy": "RETRY"}
+    tree = Tree(sub(taskDefinition=limit)).begin()
+    first = tree.row("s").sub_workflow_id
+
+    tree.next_deadline()
+    (command,) = sent(tree)
+    assert isinstance(command, TerminateWorkflow)
+    assert (command.key, tree.row("s").phase) == (first, "RETRY_WAIT")
+
+    tree.later(5_000).delay_due(of=tree.row("s"))
+    assert tree.row("s").sub_workflow_id not in (None, first)
+
+
+def test_the_end_of_an_earlier_child_is_of_the_past() -> None:
+    tree = Tree(sub(taskDefinition={**AGAIN, "retryDelaySeconds": 0})).begin()
+    first = tree.row("s")
+    ended(tree, "s", WorkflowStatus.FAILED)
+    before = tree.execution
+
+    about = {"key": "w", "reference": "s", "task_id": first.task_id, "hand_out": 0}
+    tree.send(SubWorkflowEnded(**about, status=WorkflowStatus.COMPLETED))
+
+    assert tree.execution == before
+
+
+def test_a_pause_holds_the_next_child_until_it_is_resumed() -> None:
+    tree = ended(Tree(sub(taskDefinition=AGAIN)).begin(), "s", WorkflowStatus.FAILED)
+    tree.pause_workflow().later(5_000).delay_due(of=tree.row("s"))
+    assert (tree.row("s").phase, sent(tree)) == ("PAUSED", [])
+
+    tree.resume_workflow()
+
+    assert (tree.row("s").phase, len(sent(tree))) == ("RUNNING", 1)
+
+
 # --- the child's side
 
 
