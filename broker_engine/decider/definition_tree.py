@@ -7,7 +7,7 @@ found at once, each with its path (``tasks[2].decisionCases.a[0].inputParameters
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from typing import NamedTuple
@@ -36,6 +36,10 @@ from broker_engine.model.definitions import Json, Steps, TaskDef, TimeoutPolicy,
 
 #: How a task in a loop is called: a reference of this form could be taken for one.
 _ITERATION = re.compile(r"(.+?)(__\d+)+")
+
+
+#: How many of the references that there are a violation lists.
+KNOWN_SHOWN = 50
 
 
 class _Found(NamedTuple):
@@ -154,6 +158,7 @@ class _Reading:
         loops = {name: found.loops for name, found in zip(names, self.found, strict=True) if isinstance(name, str)}
         looped = {name for name, around in loops.items() if around}
         seen: set[str] = set()
+        known = dict.fromkeys(name for name in names if isinstance(name, str))
         for found, name in zip(self.found, names, strict=True):
             path = f"{found.path}.taskReferenceName"
             if isinstance(name, str):
@@ -166,7 +171,7 @@ class _Reading:
             if name == "workflow":
                 self.refuse(path, "is a reserved name", name)
             inputs = found.document.get("inputParameters") or {}
-            self.violations += expression_violations(inputs, f"{found.path}.inputParameters", names)
+            self.violations += expression_violations(inputs, f"{found.path}.inputParameters", known)
             self._check_join(found, loops)
         return [name for name in names if isinstance(name, str)]
 
@@ -177,14 +182,16 @@ class _Reading:
         join_on = found.document.get("joinOn")
         if kind != "JOIN" or not isinstance(join_on, list):
             return
+        named: set[Json] = set()
         for number, reference in enumerate(join_on):
             path = f"{found.path}.joinOn[{number}]"
             if reference not in loops:
                 self.refuse(path, "names a task that this workflow does not have", reference)
             elif loops[reference] != found.loops:
                 self.refuse(path, "names a task of another loop: a JOIN waits for tasks of its own", reference)
-            elif reference in join_on[:number]:
+            elif reference in named:
                 self.refuse(path, "is named twice", reference)
+            named.add(reference if isinstance(reference, str) else None)
 
 
 def _translated(kind: str, document: Mapping[str, Json], attributes: Mapping[str, Json]) -> dict[str, Json]:
@@ -233,36 +240,42 @@ def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
     return Parsed(value=definition, warnings=warnings)
 
 
-def expression_violations(template: Json, path: str, names: list[Json]) -> list[Violation]:
-    found = [
-        Violation(
-            path=path,
-            message="names a task that this workflow does not have; known: "
-            + ", ".join(["workflow", *map(str, names)]),
-            invalid_value=name,
-        )
-        for name in sorted(references(template))
-        if name not in names and name != "workflow"
-    ]
-    return found + [
-        Violation(path=path, message=f"is not a JSONPath: {error}", invalid_value=text)
-        for text, error in _bad_paths(template)
-    ]
+def expression_violations(template: Json, path: str, names: Collection[Json]) -> list[Violation]:
+    """What is wrong with the expressions of a template, each by the path of the text that it stands in."""
+    found = []
+    for at, text in _texts(template, path):
+        for name in sorted(references(text)):
+            if name not in names and name != "workflow":
+                known = ", ".join(["workflow", *map(str, names)][:KNOWN_SHOWN])
+                message = f"names a task that this workflow does not have; known: {known}"
+                found.append(Violation(path=at, message=message, invalid_value=name))
+        if (error := _bad_path(text)) is not None:
+            found.append(Violation(path=at, message=f"is not a JSONPath: {error}", invalid_value=text))
+    return found
 
 
-def _bad_paths(template: Json) -> Iterator[tuple[str, str]]:
-    if isinstance(template, Mapping | list):
-        for value in template.values() if isinstance(template, Mapping) else template:
-            yield from _bad_paths(value)
-    if not isinstance(template, str):
-        return
-    for part in parse(template):
+def _texts(template: Json, path: str) -> Iterator[tuple[str, str]]:
+    """Every text with an expression, with its place."""
+    if isinstance(template, str):
+        if "${" in template:
+            yield path, template
+    elif isinstance(template, Mapping):
+        for key, value in template.items():
+            yield from _texts(value, f"{path}.{key}")
+    elif isinstance(template, list):
+        for number, value in enumerate(template):
+            yield from _texts(value, f"{path}[{number}]")
+
+
+def _bad_path(text: str) -> str | None:
+    for part in parse(text):
         if isinstance(part, str) or len(part.parts) != 1 or not isinstance(part.parts[0], str):
             continue
         try:
             compile_path(part.parts[0].strip() or "workflow")
         except ValueError as error:
-            yield template, str(error)
+            return str(error)
+    return None
 
 
 # --- snapshots

@@ -34,8 +34,9 @@ T = TypeVar("T")
 USUAL_RETRIES = 10
 MAX_RETRIES = 10_000
 MAX_SECONDS = 2**31 - 1
-#: Bounds a workflow's records: one task-state per task, and the snapshot must fit into one record.
-MAX_TASKS = 1_000
+#: A fork of a thousand branches is usual, with an operator or two in each. What bounds a definition is its snapshot: it
+#: must fit into one record (some 100 bytes a task at least). This bounds the time to read it (0.1 s).
+MAX_TASKS = 5_000
 #: Operators inside operators.
 MAX_TREE_DEPTH = 20
 #: A worker of the engine's own that is silent this long has lost its task.

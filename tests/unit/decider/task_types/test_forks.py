@@ -175,3 +175,14 @@ def test_a_fork_of_many_branches_costs_the_same_for_each() -> None:
 )
 def test_what_does_not_fit_together_is_found_by_path(tasks: list[dict[str, object]], path: str, message: str) -> None:
     assert violations(*tasks)[path] == message
+
+
+def test_a_fork_of_a_thousand_branches_runs() -> None:
+    branches = [[simple(f"a{n}", inputParameters={"n": "${workflow.input.n}"})] for n in range(1_000)]
+    tree = Tree(*fork("f", *branches), simple("last")).begin(n=1)
+    assert len(tree.waiting) == 1_000
+
+    for n in range(1_000):
+        tree.done(f"a{n}", {"n": n})
+
+    assert (tree.waiting, tree.output("f_join")["a999"]) == (["last"], {"n": 999})
