@@ -10,19 +10,17 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from broker_engine.decider import children, controls, holds, rounds, slots
+from broker_engine.decider import children, controls, failures, holds, rounds, slots
 from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
-from broker_engine.decider.documents import TOP, ExecutionDocument, scope_of, task_input, workflow_output
+from broker_engine.decider.documents import TOP, scope_of, task_input, workflow_output
 from broker_engine.decider.domains import place
 from broker_engine.decider.draft import MAX_REASON, Draft
-from broker_engine.decider.expressions import resolve
-from broker_engine.decider.identity import failure_workflow_id
 from broker_engine.decider.identity import task_id as derive_task_id
 from broker_engine.decider.moves import Cause
 from broker_engine.decider.payload_schemas import payload_problem
 from broker_engine.decider.retries import is_fatal, retry_delay_ms
-from broker_engine.model.commands import IdempotencyStrategy, StartWorkflow, SubWorkflowEnded, TaskReported
+from broker_engine.model.commands import SubWorkflowEnded, TaskReported
 from broker_engine.model.decision import ControlKind, Delay, Schedule, Send
 from broker_engine.model.definitions import TaskDef, TimeoutPolicy, WorkflowTask, iterations
 from broker_engine.model.limits import START_WITHIN_MS, SYSTEM_DOMAIN
@@ -677,7 +675,7 @@ def finish(
             status, code = WorkflowStatus.FAILED, ReasonCode.PAYLOAD_TOO_LARGE
             reason = f"the workflow output has {len(output)} bytes, the limit is {draft.context.max_payload_bytes}"
         output = b"{}"
-    output = _start_failure_workflow(draft, status, code, reason, failed, output)
+    output = failures.start(draft, status, code, reason, failed, output)
     _tell_parent(draft, status, reason, output)
     draft.change_workflow(
         status=status,
@@ -706,45 +704,6 @@ def _tell_parent(draft: Draft, status: WorkflowStatus, reason: str | None, outpu
         reason=reason[:MAX_REASON] if reason else None,
     )
     draft.outputs.append(Send(command=told))
-
-
-def _start_failure_workflow(
-    draft: Draft,
-    status: WorkflowStatus,
-    code: ReasonCode,
-    reason: str | None,
-    failed: TaskState | None,
-    output: bytes,
-) -> bytes:
-    """Start the definition's failure workflow if the engine ended this one; returns the output, which names it."""
-    workflow, definition = draft.workflow, draft.execution.definition
-    if not definition.failure_workflow or status is WorkflowStatus.COMPLETED or code is ReasonCode.CANCEL_REQUESTED:
-        return output
-    document = ExecutionDocument(draft.execution, None, draft.context.environment)
-    name = resolve(definition.failure_workflow, document)
-    workflow_id = failure_workflow_id(workflow.workflow_id, workflow.incarnation, workflow.run)
-    data = {
-        **orjson.loads(workflow.input),
-        "workflowId": workflow.workflow_id,
-        "reason": reason,
-        "failureStatus": status.value,
-        "failureTaskId": failed.task_id if failed is not None else None,
-    }
-    start = StartWorkflow(
-        key=workflow_id,
-        operator=f"workflow:{workflow.workflow_id}",
-        name=str(name),
-        version=definition.failure_workflow_version,
-        input=orjson.dumps(data),
-        correlation_id=workflow.correlation_id,
-        priority=workflow.priority,
-        source=f"failure of {workflow.workflow_id}"[:200],
-        strategy=IdempotencyStrategy.RETURN_EXISTING,
-        tenant=workflow.tenant,
-        task_to_domain=workflow.task_to_domain,
-    )
-    draft.outputs.append(Send(command=start))
-    return orjson.dumps({**orjson.loads(output), "conductor.failure_workflow": workflow_id})
 
 
 assert all(

@@ -44,7 +44,8 @@ class Command:
 
 
 class Parent(NamedTuple):
-    """The task of another workflow that a sub-workflow was started by."""
+    """The task of another workflow that a sub-workflow was started by; both empty for a failure workflow, which is no
+    part of the failed one: that hears only of a start that is refused."""
 
     workflow_id: str
     reference: str

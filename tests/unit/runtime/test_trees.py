@@ -263,3 +263,37 @@ def test_a_child_without_a_definition_fails_its_parent(engine: Engine) -> None:
 
     assert workflow(engine, started).status == "FAILED"
     assert "there is no workflow definition nobody" in (workflow(engine, started).reason or "")
+
+
+def test_a_failure_workflow_that_does_not_exist_is_named_by_the_failed_one(engine: Engine) -> None:
+    ends = operator("TERMINATE", "t", inputParameters={"terminationStatus": "FAILED", "terminationReason": "no stock"})
+    engine.register_workflow({"name": "alone", "tasks": [ends], "failureWorkflow": "nobody"})
+
+    started = engine.start("alone", {})
+    engine.run(1)
+
+    found = workflow(engine, started)
+    assert found.status == "FAILED"
+    assert "no stock; failureWorkflow: the failure workflow could not start" in (found.reason or "")
+
+
+def test_a_failed_child_is_started_again_in_the_engine(engine: Engine) -> None:
+    seen: list[str] = []
+
+    def flaky(_data: dict[str, Any], _work: Any) -> dict[str, Any]:
+        seen.append("tried")
+        if len(seen) == 1:
+            raise RuntimeError("boom")
+        return {"n": 5}
+
+    engine.register_workflow({"name": "child", "tasks": [{**work("x"), "name": "flaky", "retryCount": 0}]})
+    again = {"name": "run_child", "retryCount": 1, "retryDelaySeconds": 1}
+    engine.register_workflow({"name": "parent", "tasks": [{**sub_workflow("child"), "taskDefinition": again}]})
+    engine.serve("flaky", flaky)
+
+    started = engine.start("parent", {})
+    engine.run(5)
+
+    assert workflow(engine, started).status == "COMPLETED"
+    assert [task.status for task in attempts(engine, started)] == ["FAILED", "COMPLETED"]
+    assert len({task.sub_workflow_id for task in attempts(engine, started)}) == 2

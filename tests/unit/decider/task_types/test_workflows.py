@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from broker_engine.decider.decide import decide
 from broker_engine.model.commands import (
     AnyCommand,
     IdempotencyStrategy,
@@ -362,7 +363,9 @@ def test_row_40_a_failed_workflow_starts_its_failure_workflow() -> None:
         "c",
         b'{"*": "eu"}',
     )
-    assert orjson.loads(start.input) == {
+    given = orjson.loads(start.input)
+    failed = given.pop("failedWorkflow")
+    assert given == {
         "order": 7,
         "workflowId": "w",
         "reason": "no stock",
@@ -370,6 +373,90 @@ def test_row_40_a_failed_workflow_starts_its_failure_workflow() -> None:
         "failureTaskId": tree.row("a").task_id,
     }
     assert tree.result == ("FAILED", {"conductor.failure_workflow": start.key})
+    assert (failed["workflowId"], failed["status"], failed["reasonForIncompletion"]) == ("w", "FAILED", "no stock")
+    assert [(task["referenceTaskName"], task["status"]) for task in failed["tasks"]] == [("a", "FAILED")]
+
+
+@pytest.mark.parametrize(
+    ("limit", "text", "left_out", "kept"),
+    [
+        (10_000, "x", None, {"order", "failedWorkflow"}),
+        (1_800, "x" * 500, "inputs and outputs in failedWorkflow.tasks", {"order", "failedWorkflow"}),
+        (1_500, "x" * 500, "failedWorkflow.tasks", {"order", "failedWorkflow"}),
+        (1_150, "x" * 500, "input, output and variables of failedWorkflow", {"order", "failedWorkflow"}),
+        (600, "x" * 500, "the failed workflow's input", set()),
+    ],
+)
+def test_what_makes_its_input_too_large_is_left_out_and_named(
+    limit: int, text: str, left_out: str | None, kept: set[str]
+) -> None:
+    step = simple("a", inputParameters={"order": "${workflow.input.order}"})
+    tree = Tree(step, failureWorkflow="clean-up").begin(order=text)
+    tree.given(max_payload_bytes=limit)
+    tree.fails("a", "no stock")
+
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+    given = orjson.loads(start.input)
+    assert {"order", "failedWorkflow"} & set(given) == kept
+    assert len(start.input) <= limit
+    assert given["failureStatus"] == "FAILED"
+    if left_out is None:
+        assert given["reason"] == "no stock"
+    else:
+        assert left_out in given["reason"]
+
+
+def refusal(tree: Tree, reason: str) -> Tree:
+    """The failure workflow could not start."""
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+    child = decide(None, start, tree.context())
+    (told,) = [out.command for out in child.outputs if isinstance(out, Send)]
+    assert isinstance(told, SubWorkflowEnded)
+    assert reason in (told.reason or "")
+    tree.send(told)
+    return tree
+
+
+def test_a_refused_failure_workflow_shows_in_the_failed_one() -> None:
+    tree = Tree(simple("a"), failureWorkflow="nobody").begin().fails("a", "no stock")
+
+    refusal(tree, "there is no workflow definition nobody")
+
+    assert (tree.workflow.reason or "").startswith(
+        "no stock; failureWorkflow: the failure workflow could not start: there is no workflow definition nobody"
+    )
+    assert tree.codes() == ["FAILURE_WORKFLOW_REFUSED"]
+    before = tree.execution
+    command, _ = tree.told[-1]
+    assert tree.send(command).execution == before, "told twice it changes nothing"
+
+
+def test_a_failure_workflow_whose_id_is_taken_shows_too() -> None:
+    tree = Tree(simple("a"), failureWorkflow="tree").begin().fails("a", "no stock")
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+    other = Tree(simple("a"))
+    other.start(key=start.key)
+
+    decision = decide(other.execution, start, other.context())
+
+    (told,) = [out.command for out in decision.outputs if isinstance(out, Send)]
+    assert isinstance(told, SubWorkflowEnded)
+    assert "is taken by a workflow of somebody else's" in (told.reason or "")
+
+
+def test_a_failure_workflow_is_no_child_of_the_failed_one() -> None:
+    tree = Tree(simple("a"), failureWorkflow="tree").begin().fails("a", "no stock")
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+
+    decision = decide(None, start, tree.context())
+    assert decision.execution is not None
+    assert decision.execution.workflow.parent_task_id is None
+    again = decide(decision.execution, start, tree.context())
+    assert (again.execution, again.outputs) == (decision.execution, ()), "started once"
 
 
 @pytest.mark.parametrize("status", ["FAILED", "TERMINATED", "COMPLETED"])
