@@ -15,6 +15,7 @@ from broker_engine.model.limits import SYSTEM_DOMAIN
 from broker_engine.model.status import ReportStatus
 from broker_engine.testing import Engine
 from broker_engine.testing.worker import SteppedWorker
+from broker_engine.worker import TaskFailed
 from tests.support.looking import attempts, workflow
 from tests.support.trees import each, fork, loop, operator, switch
 
@@ -283,7 +284,7 @@ def test_a_failed_child_is_started_again_in_the_engine(engine: Engine) -> None:
     def flaky(_data: dict[str, Any], _work: Any) -> dict[str, Any]:
         seen.append("tried")
         if len(seen) == 1:
-            raise RuntimeError("boom")
+            raise TaskFailed("boom")
         return {"n": 5}
 
     engine.register_workflow({"name": "child", "tasks": [{**work("x"), "name": "flaky", "retryCount": 0}]})
