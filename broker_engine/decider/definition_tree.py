@@ -31,7 +31,7 @@ from broker_engine.decider.payload_schemas import schema_violations
 from broker_engine.decider.task_types import SIMPLE, TASK_TYPES, UNSUPPORTED
 from broker_engine.decider.task_types.scripts import EVALUATORS, VALUE_PARAM
 from broker_engine.decider.task_types.workflows import PARAMETERS
-from broker_engine.errors import Violation
+from broker_engine.errors import BadRequest, Violation
 from broker_engine.model.definitions import Json, Steps, TaskDef, TimeoutPolicy, WorkflowDef, WorkflowTask, index
 
 #: How a task in a loop is called: a reference of this form could be taken for one.
@@ -154,11 +154,19 @@ class _Reading:
 
     def check_tree(self) -> list[str]:
         """References, what names them, and JOINs. Returns the references."""
+        loops = self.check_names()
+        for found in self.found:
+            inputs = found.document.get("inputParameters") or {}
+            self.violations += expression_violations(inputs, f"{found.path}.inputParameters", loops)
+            self._check_join(found, loops)
+        return list(loops)
+
+    def check_names(self) -> dict[str, tuple[Json, ...]]:
+        """References: each once, and none that could be taken for another. Returns the loops around each."""
         names = [found.document.get("taskReferenceName") for found in self.found]
         loops = {name: found.loops for name, found in zip(names, self.found, strict=True) if isinstance(name, str)}
         looped = {name for name, around in loops.items() if around}
         seen: set[str] = set()
-        known = dict.fromkeys(name for name in names if isinstance(name, str))
         for found, name in zip(self.found, names, strict=True):
             path = f"{found.path}.taskReferenceName"
             if isinstance(name, str):
@@ -170,15 +178,14 @@ class _Reading:
                     self.refuse(path, f"could be taken for an iteration of {match.group(1)}: choose another", name)
             if name == "workflow":
                 self.refuse(path, "is a reserved name", name)
-            inputs = found.document.get("inputParameters") or {}
-            self.violations += expression_violations(inputs, f"{found.path}.inputParameters", known)
-            self._check_join(found, loops)
-        return [name for name in names if isinstance(name, str)]
+        return loops
 
     def _check_join(self, found: _Found, loops: Mapping[str, tuple[Json, ...]]) -> None:
         kind = found.document.get("type")
-        if kind == "FORK_JOIN" and not (isinstance(found.following, Mapping) and found.following.get("type") == "JOIN"):
-            self.refuse(found.path, "a FORK_JOIN must be followed by a JOIN", None)
+        if kind in ("FORK_JOIN", "FORK_JOIN_DYNAMIC") and not (
+            isinstance(found.following, Mapping) and found.following.get("type") == "JOIN"
+        ):
+            self.refuse(found.path, f"a {kind} must be followed by a JOIN", None)
         join_on = found.document.get("joinOn")
         if kind != "JOIN" or not isinstance(join_on, list):
             return
@@ -240,6 +247,20 @@ def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
     return Parsed(value=definition, warnings=warnings)
 
 
+def parse_steps(documents: list[Json], path: str) -> Steps:
+    """Read steps that stand in no definition: each for itself, one list each.
+
+    Raises:
+        BadRequest: with every violation.
+    """
+    reading = _Reading()
+    steps = reading.steps(documents, path, (), 0)
+    reading.check_names()
+    if reading.violations:
+        raise BadRequest(violations=tuple(reading.violations))
+    return steps
+
+
 def expression_violations(template: Json, path: str, names: Collection[Json]) -> list[Violation]:
     """What is wrong with the expressions of a template, each by the path of the text that it stands in."""
     found = []
@@ -286,10 +307,10 @@ def snapshot(document: Mapping[str, Json], registered: Callable[[str], TaskDef |
 
     An inline ``taskDefinition`` wins over the registered one.
     """
-    return from_snapshot({**document, "tasks": _with_definitions(document.get("tasks"), registered, 0)})
+    return from_snapshot({**document, "tasks": with_definitions(document.get("tasks"), registered, 0)})
 
 
-def _with_definitions(listed: Json, registered: Callable[[str], TaskDef | None], depth: int) -> Json:
+def with_definitions(listed: Json, registered: Callable[[str], TaskDef | None], depth: int = 0) -> Json:
     """Steps with their task definitions. What is malformed stays as it is: the check that follows names it."""
     if not isinstance(listed, list) or depth > MAX_TREE_DEPTH:
         return listed
@@ -302,13 +323,13 @@ def _with_definition(task: Json, registered: Callable[[str], TaskDef | None], de
     changed = dict(task)
     for name in ("defaultCase", "loopOver"):
         if name in task:
-            changed[name] = _with_definitions(task[name], registered, depth + 1)
+            changed[name] = with_definitions(task[name], registered, depth + 1)
     if isinstance(cases := task.get("decisionCases"), Mapping):
         changed["decisionCases"] = {
-            case: _with_definitions(steps, registered, depth + 1) for case, steps in cases.items()
+            case: with_definitions(steps, registered, depth + 1) for case, steps in cases.items()
         }
     if isinstance(branches := task.get("forkTasks"), list):
-        changed["forkTasks"] = [_with_definitions(steps, registered, depth + 1) for steps in branches]
+        changed["forkTasks"] = [with_definitions(steps, registered, depth + 1) for steps in branches]
     task_type = task.get("name")
     has_own = task.get("taskDefinition") is not None or not isinstance(task_type, str)
     known = None if has_own else registered(str(task_type))

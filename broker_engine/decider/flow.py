@@ -545,6 +545,7 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         steps=task.steps,
         checkpoint=task.checkpoint,
         paused_by=task.paused_by,
+        definition=task.definition,
     )
     return _Retry(again, delay_ms)
 
@@ -627,7 +628,7 @@ def _fail_around(draft: Draft, task: TaskState) -> None:
     """The JOINs that wait for a failed task fail with it, and so do the loops around it."""
     execution = draft.execution
     node, suffix = execution.definition.locate(task.reference)
-    around = [reference + suffix for reference in execution.definition.joins.get(node.step.reference, ())]
+    around = execution.definition.joins_of(task.reference, node, suffix)
     around += [
         loop + "".join(f"__{number}" for number in iterations(suffix)[:depth]) for depth, loop in enumerate(node.loops)
     ]

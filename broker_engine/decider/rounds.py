@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import orjson
 from immutables import Map
 
+from broker_engine.decider import dynamic
 from broker_engine.decider.deadlines import next_deadline
 from broker_engine.decider.documents import Scope, find_task
 from broker_engine.decider.draft import Draft
@@ -77,7 +78,7 @@ def rows_of(execution: Execution, steps: Steps, suffix: str) -> Iterator[TaskSta
         if step.body:
             yield from rows_of(execution, step.body, f"{suffix}__{row.iteration}")
         else:
-            for inner in step.lists:
+            for inner in (*step.lists, *execution.definition.dynamic.lists.get(row.reference, ())):
                 yield from rows_of(execution, inner, suffix)
 
 
@@ -97,7 +98,8 @@ def leave(execution: Execution, node: Node, row: TaskState, number: int) -> tupl
     tasks = execution.tasks.mutate()
     for each in gone:
         del tasks[each.reference]
-    return execution._replace(tasks=tasks.finish(), rounds=kept), gone
+    left = execution._replace(tasks=tasks.finish(), rounds=kept)
+    return (dynamic.without(left, gone) if len(gone) == len(rows) else left), gone
 
 
 def outputs(execution: Execution, node: Node, row: TaskState, number: int) -> bytes:
@@ -137,7 +139,10 @@ def _without(kept: Map[str, bytes], key: str) -> Map[str, bytes]:
 
 def rebuilt(execution: Execution) -> tuple[Execution, list[TaskState]]:
     """An execution as it was in memory, from all of its rows; and those that are not kept there."""
-    definition, left = execution.definition, []
+    left: list[TaskState] = []
+    for row in sorted(execution.tasks.values(), key=lambda row: row.seq):
+        execution = dynamic.extended(execution, row)
+    definition = execution.definition
     found = [(definition.locate(row.reference)[0], row) for row in execution.tasks.values()]
     every = sorted((pair for pair in found if pair[0].step.body), key=lambda pair: (-len(pair[0].loops), pair[1].seq))
     for node, row in every:

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 import orjson
 
-from broker_engine.decider import children, flow, rounds
+from broker_engine.decider import children, dynamic, flow, rounds
 from broker_engine.decider.documents import TOP, scope_of, task_input
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.moves import Cause
@@ -54,12 +54,13 @@ def go_on(draft: Draft) -> None:
 def _follow(draft: Draft, done: TaskState) -> None:
     definition = draft.execution.definition
     node, suffix = definition.locate(done.reference)
-    for reference in definition.joins.get(node.step.reference, ()):
-        _count(draft, reference + suffix)
+    for reference in definition.joins_of(done.reference, node, suffix):
+        _count(draft, reference)
         if draft.workflow.status.is_terminal:
             return
     kind = TASK_TYPES.get(node.step.type)
     lists = kind.enters(node.step, done) if kind is not None else ()
+    lists = definition.dynamic.lists.get(done.reference, lists)
     for steps in lists:
         begin(draft, steps, suffix, ReasonCode.PREVIOUS_TASK_DONE)
         if draft.workflow.status.is_terminal:
@@ -70,11 +71,13 @@ def _follow(draft: Draft, done: TaskState) -> None:
 
 def _next(draft: Draft, node: Node, suffix: str) -> None:
     """Begin what stands behind a step: its sibling, or what comes after the operator that its list belongs to."""
-    index = draft.execution.definition.index
+    definition = draft.execution.definition
     while node.position + 1 == len(node.siblings):
         if node.owner is None:
             return
-        node = index[node.owner]
+        owner = definition.node(node.owner, suffix)
+        assert owner is not None, "a list belongs to a step"
+        node = owner
         match TASK_TYPES[node.step.type].list_end:
             case ListEnd.STOPS:
                 return
@@ -88,6 +91,9 @@ def _next(draft: Draft, node: Node, suffix: str) -> None:
 
 def _begin(draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode) -> None:
     kind = TASK_TYPES.get(step.type)
+    if step.type == "DYNAMIC":
+        _begin_dynamic(draft, step, suffix, code)
+        return
     if kind is None:
         task = flow.first_attempt(draft, step, suffix, code)
         flow.add(draft, task, code, delay_ms=step.start_delay_seconds * 1_000)
@@ -99,12 +105,27 @@ def _begin(draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode) -> N
         return
     data = orjson.loads(task.input)
     begun = kind.begin(step, Seen(draft.execution, draft.now_ms, suffix, data))
+    if begun.forks is not None:
+        task, begun = dynamic.forked(draft, task, step, begun)
     if begun.how is How.HANDED_OUT:
         if given := kind.given(step):
             task = evolve(task, input=orjson.dumps({**data, **given}))
         flow.add(draft, task, code, delay_ms=step.start_delay_seconds * 1_000)
     else:
         _appear(draft, step, task, begun, suffix)
+
+
+def _begin_dynamic(draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode) -> None:
+    """A task that is known only now."""
+    unknown = flow.first_attempt(draft, step, suffix, code, in_engine=True)
+    found = dynamic.resolved(draft, step, orjson.loads(unknown.input))
+    if isinstance(found, str):
+        flow.refuse(draft, unknown, ReasonCode.TERMINAL_ERROR, found)
+        return
+    known, stored = found
+    task = evolve(flow.first_attempt(draft, known, suffix, code), definition=stored)
+    draft.execution = dynamic.extended(draft.execution, task)
+    flow.add(draft, task, code, delay_ms=step.start_delay_seconds * 1_000)
 
 
 def _appear(draft: Draft, step: WorkflowTask, task: TaskState, begun: Begun, suffix: str) -> None:
@@ -133,6 +154,7 @@ def _appear(draft: Draft, step: WorkflowTask, task: TaskState, begun: Begun, suf
                 reason_code=begun.code,
             )
             done = draft.appear(done, begun.code)
+            draft.execution = dynamic.extended(draft.execution, done)
             if begun.ends is None:
                 draft.ended.append(done)
             else:

@@ -165,6 +165,8 @@ class TaskState(NamedTuple):
     paused_ms: int = 0
     #: The workflow that it has started and waits for.
     sub_workflow_id: str | None = None
+    #: What it has brought to run by, as JSON: the tasks of a dynamic fork, or the definition of a DYNAMIC task.
+    definition: bytes | None = None
 
     @property
     def is_terminal(self) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 
 from broker_engine.decider.definition_tree import from_snapshot, parse_workflow_def
+from broker_engine.model.commands import StartWorkflow
+from broker_engine.model.decision import Send
 from broker_engine.model.state import TaskState
 from broker_engine.model.status import Phase, WaitingFor
 from tests.builders import Definitions, Story
@@ -81,6 +83,11 @@ class Tree(Story):
         """The latest attempt of every reference, those of rounds that are over included."""
         rows = {task.reference: task for task in self.left.values()}
         return rows | dict(self.execution_now.tasks)
+
+    @property
+    def starts(self) -> list[StartWorkflow]:
+        """The workflows that the last decision starts."""
+        return [out.command for out in self.now(Send) if isinstance(out.command, StartWorkflow)]
 
     def output(self, reference: str) -> Any:
         return orjson.loads(self.row(reference).output or b"null")

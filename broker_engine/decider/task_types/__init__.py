@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker_engine.decider.task_types import forks, loops, plain, scripts, switch, waits, workflows
+from broker_engine.decider.task_types import dynamic, forks, loops, plain, scripts, switch, waits, workflows
 from broker_engine.decider.task_types.base import Begun, How, ListEnd, Seen, TaskType
 
 __all__ = ["SIMPLE", "TASK_TYPES", "UNSUPPORTED", "Begun", "How", "ListEnd", "Seen", "TaskType"]
@@ -19,8 +19,10 @@ TASK_TYPES: Mapping[str, TaskType] = {
     "SWITCH": switch.SWITCH,
     "DECISION": switch.DECISION,
     "FORK_JOIN": forks.FORK_JOIN,
+    "FORK_JOIN_DYNAMIC": dynamic.FORK_JOIN_DYNAMIC,
     "JOIN": forks.JOIN,
     "DO_WHILE": loops.DO_WHILE,
+    "DYNAMIC": dynamic.DYNAMIC,
     "SET_VARIABLE": plain.SET_VARIABLE,
     "TERMINATE": plain.TERMINATE,
     "NOOP": plain.NOOP,
@@ -38,9 +40,7 @@ TASK_TYPES: Mapping[str, TaskType] = {
 
 #: Conductor's operators that this release does not run.
 UNSUPPORTED = (
-    "DYNAMIC",
     "EXCLUSIVE_JOIN",
-    "FORK_JOIN_DYNAMIC",
     "PULL_WORKFLOW_MESSAGES",
 )
 

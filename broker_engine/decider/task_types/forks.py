@@ -30,10 +30,15 @@ def _check_fork(document: Mapping[str, Json], path: str) -> list[Violation]:
     return []
 
 
+def waits_for(execution: Execution, step: WorkflowTask, suffix: str) -> tuple[str, ...]:
+    """The references that a JOIN waits for: behind a dynamic fork those of its tasks."""
+    return execution.definition.dynamic.waits.get(step.reference + suffix, step.join_on)
+
+
 def joined(execution: Execution, step: WorkflowTask, suffix: str) -> dict[str, TaskState]:
     """The tasks of a JOIN that are there, by reference."""
     scope = Scope(execution.definition.index[step.reference].loops, iterations(suffix))
-    found = {reference: find_task(execution, reference, scope) for reference in step.join_on}
+    found = {reference: find_task(execution, reference, scope) for reference in waits_for(execution, step, suffix)}
     return {reference: task for reference, task in found.items() if task is not None}
 
 
@@ -44,7 +49,7 @@ def _join(step: WorkflowTask, seen: Seen) -> Begun:
         How.RUNNING,
         code=ReasonCode.PREVIOUS_TASK_DONE,
         waiting_for=WaitingFor.TASKS,
-        progress=(ended, len(step.join_on)),
+        progress=(ended, len(waits_for(seen.execution, step, seen.suffix))),
     )
 
 
