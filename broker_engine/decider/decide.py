@@ -23,6 +23,7 @@ from broker_engine.decider import (
     flow,
     grants,
     losses,
+    messages,
     pauses,
     progress,
     queue_pauses,
@@ -61,6 +62,7 @@ from broker_engine.model.commands import (
     Parent,
     PauseTask,
     PauseWorkflow,
+    PushMessage,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
@@ -153,6 +155,8 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
                 ignored = failures.refused(draft, command)
             else:
                 ignored = walk.sub_workflow_ended(draft, command, _current(draft, command))
+        case PushMessage():
+            ignored = messages.push(draft, command)
         case ContinueLoop():
             ignored = walk.continue_loop(draft, command, _current(draft, command))
         case SlotGranted():

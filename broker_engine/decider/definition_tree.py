@@ -28,7 +28,7 @@ from broker_engine.decider.definitions import (
 )
 from broker_engine.decider.expressions import compile_path, parse, references
 from broker_engine.decider.payload_schemas import schema_violations
-from broker_engine.decider.task_types import SIMPLE, TASK_TYPES, UNSUPPORTED
+from broker_engine.decider.task_types import SIMPLE, TASK_TYPES
 from broker_engine.decider.task_types.scripts import EVALUATORS, VALUE_PARAM
 from broker_engine.decider.task_types.workflows import PARAMETERS
 from broker_engine.errors import BadRequest, Violation
@@ -112,8 +112,7 @@ class _Reading:
             self.violations += known.check(document, path)
         elif kind != SIMPLE:
             supported = ", ".join([SIMPLE, *TASK_TYPES])
-            later = " yet" if kind in UNSUPPORTED else ""
-            self.refuse(f"{path}type", f"is not a task type of this release{later}; supported: {supported}", kind)
+            self.refuse(f"{path}type", f"is not a task type of this release; supported: {supported}", kind)
         return kind
 
     def _task_def(self, document: Mapping[str, Json], attributes: Mapping[str, Json], path: str) -> TaskDef:
@@ -186,12 +185,17 @@ class _Reading:
             isinstance(found.following, Mapping) and found.following.get("type") == "JOIN"
         ):
             self.refuse(found.path, f"a {kind} must be followed by a JOIN", None)
-        join_on = found.document.get("joinOn")
-        if kind != "JOIN" or not isinstance(join_on, list):
+        if kind not in ("JOIN", "EXCLUSIVE_JOIN"):
+            return
+        for field in ("joinOn", "defaultExclusiveJoinTask"):
+            self._check_joined(found, field, found.document.get(field), loops)
+
+    def _check_joined(self, found: _Found, field: str, join_on: Json, loops: Mapping[str, tuple[Json, ...]]) -> None:
+        if not isinstance(join_on, list):
             return
         named: set[Json] = set()
         for number, reference in enumerate(join_on):
-            path = f"{found.path}.joinOn[{number}]"
+            path = f"{found.path}.{field}[{number}]"
             if reference not in loops:
                 self.refuse(path, "names a task that this workflow does not have", reference)
             elif loops[reference] != found.loops:
@@ -241,7 +245,7 @@ def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
     nodes = dict(index(tasks))
     joins: dict[str, tuple[str, ...]] = {}
     for reference, node in nodes.items():
-        for joined in node.step.join_on:
+        for joined in dict.fromkeys((*node.step.join_on, *node.step.join_default)):
             joins[joined] = (*joins.get(joined, ()), reference)
     definition = WorkflowDef(**attributes, tasks=tasks, index=nodes, joins=joins, document=document)
     return Parsed(value=definition, warnings=warnings)

@@ -174,7 +174,7 @@ WORKFLOW_TASK_FIELDS: Mapping[str, Rule] = {
     "dynamicForkTasksParam": Rule(kind="text", attribute="fork_tasks"),
     "dynamicForkTasksInputParamName": Rule(kind="text", attribute="fork_inputs"),
     "subWorkflowParam": _OBJECT,
-    "defaultExclusiveJoinTask": _TEXTS,
+    "defaultExclusiveJoinTask": Rule(kind="texts", attribute="join_default"),
     "workflowTaskType": _TEXT,
 }
 

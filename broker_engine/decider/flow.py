@@ -681,6 +681,7 @@ def finish(
     draft.change_workflow(
         status=status,
         output=output,
+        messages=(),
         ended_at_ms=draft.now_ms,
         reason_code=code,
         reason=reason[:MAX_REASON] if reason else None,

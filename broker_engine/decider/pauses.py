@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_engine.decider import cancels, controls, flow, holds, queue_pauses, rounds
+from broker_engine.decider import cancels, controls, flow, holds, messages, queue_pauses, rounds
 from broker_engine.decider.deadlines import response_clock_ms
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.moves import Cause
@@ -185,6 +185,7 @@ def resume_workflow(draft: Draft, _command: ResumeWorkflow) -> str | None:
                 queue_pauses.let_go(draft, task)
             else:
                 queue_pauses.leave_held(draft, task, stop)
+    messages.deliver(draft)
     draft.answer(200, "resumed")
     return None
 

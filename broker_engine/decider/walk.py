@@ -27,6 +27,7 @@ from broker_engine.model.definitions import Node, Steps, WorkflowTask, iteration
 from broker_engine.model.limits import SYSTEM_DOMAIN
 from broker_engine.model.state import TaskState, evolve
 from broker_engine.model.status import (
+    FACTS,
     Phase,
     ReasonCode,
     ReportStatus,
@@ -144,6 +145,8 @@ def _appear(draft: Draft, step: WorkflowTask, task: TaskState, begun: Begun, suf
         case How.DONE:
             if begun.variables is not None:
                 draft.change_workflow(variables=orjson.dumps(begun.variables))
+            if begun.takes:
+                draft.change_workflow(messages=draft.workflow.messages[begun.takes :])
             done = evolve(
                 task,
                 phase=Phase.SUCCEEDED,
@@ -210,11 +213,26 @@ def _count(draft: Draft, reference: str) -> None:
     row = draft.execution.tasks.get(reference)
     if row is None or row.is_terminal:
         return
+    if row.task_type == "EXCLUSIVE_JOIN":
+        _joined_exclusively(draft, row)
+        return
     counted = evolve(row, progress_done=(row.progress_done or 0) + 1, updated_at_ms=draft.now_ms)
     if counted.progress_done == counted.progress_total:
         _joined(draft, counted)
     else:
         draft.set_aside(counted)
+
+
+def _joined_exclusively(draft: Draft, row: TaskState) -> None:
+    """One of the tasks that an EXCLUSIVE_JOIN may take has ended: is it the one?"""
+    node, suffix = draft.execution.definition.locate(row.reference)
+    task = forks.exclusively_joined(draft.execution, node.step, suffix)
+    if task is None or not task.is_terminal:
+        return
+    if FACTS[task.status].is_successful:
+        _end(draft, row, ReasonCode.JOINED, task.output or b"{}", status=TaskStatus.COMPLETED)
+    else:
+        _fail(draft, row, ReasonCode.JOINED, f"{task.reference} {task.status}: {task.reason or 'no reason given'}")
 
 
 def _joined(draft: Draft, row: TaskState) -> None:

@@ -85,6 +85,13 @@ class TerminateWorkflow(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PushMessage(Command):
+    """Send a message (a JSON object) to a live workflow; a task of it takes it."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseWorkflow(Command):
     """End a quarantine; the commands kept meanwhile follow on the log."""
 
@@ -385,6 +392,7 @@ AnyCommand = (
     | QueueReady
     | SubWorkflowEnded
     | ContinueLoop
+    | PushMessage
     | AskForSlot
     | TellSlotStarted
     | GiveSlotBack

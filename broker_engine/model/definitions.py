@@ -125,6 +125,8 @@ class WorkflowTask:
     branches: tuple[Steps, ...] = ()
     #: JOIN: references that it waits for.
     join_on: tuple[str, ...] = ()
+    #: EXCLUSIVE_JOIN: what it takes when none of those has run.
+    join_default: tuple[str, ...] = ()
     #: DO_WHILE: what is repeated while the condition holds, or once for each item.
     body: Steps = ()
     loop_condition: str | None = None

@@ -44,6 +44,15 @@ class Step(NamedTuple):
     reason: str | None = None
 
 
+class Message(NamedTuple):
+    """A message to a workflow that no task has taken yet."""
+
+    message_id: str
+    received_at_ms: int
+    #: A JSON object.
+    payload: bytes
+
+
 class WorkflowState(NamedTuple):
     """One workflow execution. ``status`` comes first: restore reads it without decoding the rest (wire/states.py)."""
 
@@ -87,6 +96,8 @@ class WorkflowState(NamedTuple):
     parent_workflow_id: str | None = None
     parent_reference: str | None = None
     parent_task_id: str | None = None
+    #: What was sent to it and no task has taken yet.
+    messages: tuple[Message, ...] = ()
 
 
 class TaskState(NamedTuple):

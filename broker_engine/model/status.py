@@ -140,6 +140,8 @@ class WaitingFor(StrEnum):
     TIME = "time"  # the moment that a WAIT names
     WORKFLOW = "workflow"  # its sub-workflow
     TURN = "turn"  # a loop that others are let before
+    MESSAGES = "messages"  # sent to its workflow
+    DEPENDENCIES = "dependencies"  # the tasks that it depends on
     UPDATE = "update"  # somebody ends it: HUMAN, WAIT without a moment
 
 
@@ -187,6 +189,8 @@ class ReasonCode(StrEnum):
     ROUND_OVER = "ROUND_OVER"
     ITERATED = "ITERATED"
     WAIT_OVER = "WAIT_OVER"
+    MESSAGES_TAKEN = "MESSAGES_TAKEN"
+    DEPENDENCIES_DONE = "DEPENDENCIES_DONE"
     SUB_WORKFLOW_STARTED = "SUB_WORKFLOW_STARTED"
     SUB_WORKFLOW_ENDED = "SUB_WORKFLOW_ENDED"
     FAILURE_WORKFLOW_REFUSED = "FAILURE_WORKFLOW_REFUSED"

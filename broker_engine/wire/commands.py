@@ -27,6 +27,7 @@ from broker_engine.model.commands import (
     Parent,
     PauseTask,
     PauseWorkflow,
+    PushMessage,
     PutTaskDef,
     PutWorkflowDef,
     QueueReady,
@@ -96,6 +97,7 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     RerouteTask: CommandType.REROUTE_TASK,
     SubWorkflowEnded: CommandType.SUB_WORKFLOW_ENDED,
     ContinueLoop: CommandType.CONTINUE_LOOP,
+    PushMessage: CommandType.PUSH_MESSAGE,
 }
 #: Commands that workers send under a token; a lease-less report (an operator finishing a task) is signed instead.
 WORKER_COMMANDS = frozenset(
@@ -322,6 +324,7 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
         hand_out=r.hand_out,
         round=r.sequence,
     ),
+    CommandType.PUSH_MESSAGE: lambda r, common: PushMessage(**common, payload=_need(r.payload, "payload")),
     CommandType.SUB_WORKFLOW_ENDED: lambda r, common: SubWorkflowEnded(
         **common,
         reference=_need(r.reference, "reference"),
@@ -513,6 +516,8 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             return {"payload": command.document, "overwrite": command.overwrite}
         case DeleteWorkflowDef():
             return {"version": command.version}
+        case PushMessage():
+            return {"payload": command.payload}
         case SetCap():
             return {"payload": command.document}
         case _:

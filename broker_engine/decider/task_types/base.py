@@ -72,6 +72,8 @@ class Begun(NamedTuple):
     variables: Json = None
     ends: WorkflowEnd | None = None
     starts: StartedWorkflow | None = None
+    #: How many of the workflow's messages it takes.
+    takes: int = 0
     #: What a dynamic fork begins; where that comes from, and what of the input is not stored again beside it.
     forks: tuple[ForkedTask, ...] | None = None
     field: str = ""
