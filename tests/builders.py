@@ -482,6 +482,7 @@ _CAUSES_BY_CODE: Mapping[ReasonCode, Cause] = {
     ReasonCode.MOVED: Cause.MOVED,
     ReasonCode.REROUTED: Cause.MOVED,
     ReasonCode.ROUND_OVER: Cause.EVALUATES,
+    ReasonCode.DEPENDENCIES_DONE: Cause.READY,
     ReasonCode.SUB_WORKFLOW_STARTED: Cause.CHILD_STARTED,
     ReasonCode.SUB_WORKFLOW_ENDED: Cause.FAILED,
     ReasonCode.ITERATED: Cause.ITERATES,
@@ -492,6 +493,9 @@ def cause_of(command: AnyCommand, transition: Transition) -> Cause:
     """What happened to a task, told from the outside: from the command and the transition it led to."""
     if transition.from_phase is None:
         return Cause.APPEARS
+    is_another = isinstance(command, TaskReported) and command.task_id != transition.task_id
+    if transition.from_phase is Phase.CREATED and is_another and transition.to_phase is not Phase.CANCELED:
+        return Cause.READY
     if isinstance(command, CancelTask):
         return Cause.CANCEL_ASKED if transition.to_phase is Phase.CANCELING else Cause.CANCELED
     if transition.reason_code is ReasonCode.PAUSE_REQUESTED:

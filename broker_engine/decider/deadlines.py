@@ -46,6 +46,8 @@ class Deadline(NamedTuple):
 
 def _total(task: TaskState, definition: TaskDef) -> int | None:
     seconds = definition.total_timeout_seconds
+    if task.waiting_for is WaitingFor.DEPENDENCIES:  # it has not begun
+        return None
     return task.first_scheduled_at_ms + seconds * 1_000 if seconds > 0 else None
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import orjson
 
+from broker_engine.decider import dependency_rules as dependencies
 from broker_engine.decider.definitions import (
     MAX_TASKS,
     MAX_TREE_DEPTH,
@@ -73,6 +74,7 @@ class _Reading:
         if depth > MAX_TREE_DEPTH:
             self.refuse(path, f"stands in more than {MAX_TREE_DEPTH} operators: use a sub-workflow", None)
             return ()
+        self.violations += dependencies.violations(listed, path)
         read = []
         for number, document in enumerate(listed):
             following = listed[number + 1] if number + 1 < len(listed) else None
@@ -245,7 +247,8 @@ def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
     nodes = dict(index(tasks))
     joins: dict[str, tuple[str, ...]] = {}
     for reference, node in nodes.items():
-        for joined in dict.fromkeys((*node.step.join_on, *node.step.join_default)):
+        step = node.step
+        for joined in dict.fromkeys((*step.join_on, *step.join_default, *step.depends_on)):
             joins[joined] = (*joins.get(joined, ()), reference)
     definition = WorkflowDef(**attributes, tasks=tasks, index=nodes, joins=joins, document=document)
     return Parsed(value=definition, warnings=warnings)

@@ -157,6 +157,7 @@ WORKFLOW_TASK_FIELDS: Mapping[str, Rule] = {
     "caseValueParam": _TEXT,
     "caseExpression": _TEXT,
     "forkTasks": _LIST,
+    "dependsOn": Rule(kind="texts", attribute="depends_on"),
     "joinOn": Rule(kind="texts", attribute="join_on"),
     "joinMode": _TEXT,
     "joinStatus": _TEXT,

@@ -23,6 +23,7 @@ from broker_engine.model.status import (
     Phase,
     ReasonCode,
     TaskStatus,
+    WaitingFor,
     WorkflowStatus,
 )
 
@@ -60,7 +61,11 @@ class Draft:
         return self.execution.definition.task(task.reference)
 
     def appear(self, task: TaskState, code: ReasonCode, reason: str | None = None) -> TaskState:
-        """Add a new attempt."""
+        """Add a new attempt, or begin one that has waited for what it depends on."""
+        known = self.execution.tasks.get(task.reference)
+        if known is not None and known.waiting_for is WaitingFor.DEPENDENCIES and not known.is_terminal:
+            self._check(known.phase, Cause.READY, task)
+            return self._put(known.phase, task, code, reason)
         self._check(None, Cause.APPEARS, task)
         return self._put(None, task, code, reason)
 

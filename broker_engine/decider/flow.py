@@ -634,6 +634,8 @@ def _fail_around(draft: Draft, task: TaskState) -> None:
     ]
     is_canceled = task.status is TaskStatus.CANCELED
     for row in [execution.tasks[reference] for reference in around if reference in (execution.live or ())]:
+        if row.waiting_for is WaitingFor.DEPENDENCIES:
+            continue  # it has not begun: canceled with the rest
         reason = f"{task.reference} {task.status}: {task.reason or 'no reason given'}"
         if is_canceled:
             cause, phase, status = Cause.CANCELED_BY_WORKER, Phase.CANCELED, TaskStatus.CANCELED

@@ -34,6 +34,8 @@ def pause_task(draft: Draft, command: PauseTask) -> str | None:
         draft.answer(200, f"paused by {task.paused_by} already")
         return f"the task is paused by {task.paused_by} already"
     why = _paused_by(command.operator, command.reason)
+    if task.waiting_for is WaitingFor.DEPENDENCIES:
+        return _refuse(draft, f"task {task.reference} has not begun, it {task.reason}: pause those, or the workflow")
     if task.is_in_engine:
         return _refuse(draft, f"task {task.reference} is a {task.task_type} that the engine runs: pause the workflow")
     if task.phase in STARTED:
@@ -161,6 +163,8 @@ def pause_workflow(draft: Draft, command: PauseWorkflow) -> str | None:
     for task in tuple(draft.execution.tasks.values()):
         if holds.is_out(task):
             holds.stop_clocks(draft, task)
+        elif task.waiting_for is WaitingFor.DEPENDENCIES:
+            continue  # what is ready is held
         elif not task.is_terminal and task.phase not in (Phase.PAUSED, Phase.CANCELING):
             holds.hold(draft, task, ReasonCode.PAUSED, f"the workflow is {why}", by=None)
     draft.answer(200, "paused")

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 import orjson
 
-from broker_engine.decider import children, dynamic, flow, rounds
+from broker_engine.decider import children, dependencies, dynamic, flow, rounds
 from broker_engine.decider.documents import TOP, scope_of, task_input
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.moves import Cause
@@ -39,7 +39,17 @@ from broker_engine.model.status import (
 
 def begin(draft: Draft, steps: Steps, suffix: str, code: ReasonCode) -> None:
     """Begin a list of steps. ``suffix``: the iterations that it belongs to."""
-    _begin(draft, steps[0], suffix, code)
+    node = draft.execution.definition.node(steps[0].reference, suffix)
+    if node is None or not node.is_dag:
+        _begin(draft, steps[0], suffix, code)
+        return
+    for step in steps:
+        if step.depends_on:
+            task = flow.first_attempt(draft, step, suffix, code, in_engine=step.type in TASK_TYPES)
+            draft.appear(dependencies.waiting(task, step), code)
+    for step in steps:
+        if not step.depends_on and not draft.workflow.status.is_terminal:
+            _begin(draft, step, suffix, code)
 
 
 def go_on(draft: Draft) -> None:
@@ -56,7 +66,7 @@ def _follow(draft: Draft, done: TaskState) -> None:
     definition = draft.execution.definition
     node, suffix = definition.locate(done.reference)
     for reference in definition.joins_of(done.reference, node, suffix):
-        _count(draft, reference)
+        _count(draft, reference, node.step.reference)
         if draft.workflow.status.is_terminal:
             return
     kind = TASK_TYPES.get(node.step.type)
@@ -73,7 +83,9 @@ def _follow(draft: Draft, done: TaskState) -> None:
 def _next(draft: Draft, node: Node, suffix: str) -> None:
     """Begin what stands behind a step: its sibling, or what comes after the operator that its list belongs to."""
     definition = draft.execution.definition
-    while node.position + 1 == len(node.siblings):
+    while node.is_dag or node.position + 1 == len(node.siblings):
+        if node.is_dag and not (node.owner and dependencies.are_over(draft, node.siblings, suffix)):
+            return
         if node.owner is None:
             return
         owner = definition.node(node.owner, suffix)
@@ -208,10 +220,16 @@ def _terminate(draft: Draft, done: TaskState, begun: Begun) -> None:
 # --- JOIN
 
 
-def _count(draft: Draft, reference: str) -> None:
-    """One more of a JOIN's tasks has ended (one that is not there yet counts them when it appears)."""
+def _count(draft: Draft, reference: str, ended: str) -> None:
+    """One more of a JOIN's tasks has ended (one that is not there yet counts them when it appears), or of those that
+    a step depends on."""
     row = draft.execution.tasks.get(reference)
     if row is None or row.is_terminal:
+        return
+    if row.waiting_for is WaitingFor.DEPENDENCIES:
+        _count_dependency(draft, row, ended)
+        return
+    if row.task_type not in ("JOIN", "EXCLUSIVE_JOIN") or ended in draft.step(row).depends_on:
         return
     if row.task_type == "EXCLUSIVE_JOIN":
         _joined_exclusively(draft, row)
@@ -221,6 +239,17 @@ def _count(draft: Draft, reference: str) -> None:
         _joined(draft, counted)
     else:
         draft.set_aside(counted)
+
+
+def _count_dependency(draft: Draft, row: TaskState, ended: str) -> None:
+    node, suffix = draft.execution.definition.locate(row.reference)
+    if ended not in node.step.depends_on:  # a JOIN that has not begun counts its tasks when it does
+        return
+    left = dependencies.counted(draft, row, node.step, suffix)
+    if left is None:
+        _begin(draft, node.step, suffix, ReasonCode.DEPENDENCIES_DONE)
+    else:
+        draft.set_aside(left)
 
 
 def _joined_exclusively(draft: Draft, row: TaskState) -> None:

@@ -127,6 +127,8 @@ class WorkflowTask:
     join_on: tuple[str, ...] = ()
     #: EXCLUSIVE_JOIN: what it takes when none of those has run.
     join_default: tuple[str, ...] = ()
+    #: References of its list that have to end before it begins.
+    depends_on: tuple[str, ...] = ()
     #: DO_WHILE: what is repeated while the condition holds, or once for each item.
     body: Steps = ()
     loop_condition: str | None = None
@@ -165,12 +167,15 @@ class Node(NamedTuple):
     owner: str | None
     #: The loops around it, the outermost first.
     loops: tuple[str, ...]
+    #: Whether its list is in the order of dependencies, not of its places.
+    is_dag: bool = False
 
 
 def index(steps: Steps, owner: str | None = None, loops: tuple[str, ...] = ()) -> Iterator[tuple[str, Node]]:
     """Every step of a tree by its reference, parents first."""
+    is_dag = any(step.depends_on for step in steps)
     for position, step in enumerate(steps):
-        yield step.reference, Node(step, steps, position, owner, loops)
+        yield step.reference, Node(step, steps, position, owner, loops, is_dag)
         inside = (*loops, step.reference) if step.body else loops
         for inner in step.lists:
             yield from index(inner, step.reference, inside)
@@ -227,7 +232,7 @@ class WorkflowDef:
 
     #: Every step of the tree by its reference.
     index: Mapping[str, Node] = field(default_factory=dict, compare=False, repr=False)
-    #: The JOINs that wait for a reference.
+    #: The JOINs, and the steps that depend on it, that wait for a reference.
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
     #: Steps that are no part of the document: an execution has them beside it.
     dynamic: Dynamic = field(default=Dynamic(), compare=False, repr=False)
@@ -243,7 +248,7 @@ class WorkflowDef:
         return self.index.get(reference)
 
     def joins_of(self, reference: str, node: Node, suffix: str) -> list[str]:
-        """The JOINs that wait for a task, as they are called in its round."""
+        """What waits for a task, as it is called in its round: JOINs, and steps that depend on it."""
         found = [join + suffix for join in self.joins.get(node.step.reference, ())]
         if (join := self.dynamic.joins.get(reference)) is not None:
             found.append(join)

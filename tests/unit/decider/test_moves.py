@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,8 @@ def told(source: Phase | None, cause: Cause, target: Phase) -> Story:
         return tree.completed({"result": True}, of=tree.row("l")) if cause is Cause.ITERATES else tree
     if cause is Cause.CHILD_STARTED:
         return retried_child(is_paused=source is Phase.PAUSED)
+    if cause is Cause.READY:
+        return ready(target)
     if cause is Cause.HANDED_OUT_AGAIN:
         return Story("a").start().next_deadline()
     if (source, cause) == (Phase.QUEUED, Cause.DELAY_OVER):
@@ -132,6 +135,27 @@ def told(source: Phase | None, cause: Cause, target: Phase) -> Story:
     else:
         HAPPENINGS[cause](story)
     return story
+
+
+def ready(target: Phase) -> Story:
+    """A task that depends on another one, which ends."""
+    step: dict[str, Any] = simple("b", inputParameters={"text": "${a.output.text}"})
+    match target:
+        case Phase.CREATED:
+            step["startDelay"] = 5
+        case Phase.RUNNING:
+            step = operator("HUMAN", "b")
+        case Phase.SUCCEEDED:
+            step = operator("NOOP", "b")
+        case _:
+            pass
+    tree = Tree(simple("a"), {**step, "dependsOn": ["a"]}).begin().take("a")
+    if target is Phase.PAUSED:
+        tree.pause_workflow()
+    if target is Phase.FAILED:
+        tree.given(max_payload_bytes=SMALL_PAYLOAD + 5)
+        return tree.completed({"text": "x" * (SMALL_PAYLOAD - 5)}, of=tree.row("a"))
+    return tree.completed({}, of=tree.row("a"))
 
 
 def retried_child(*, is_paused: bool) -> Story:
