@@ -27,6 +27,7 @@ from broker_engine.model.commands import (
     AnyCommand,
     AttemptPaused,
     CancelTask,
+    ContinueLoop,
     DeadlineReached,
     DelayDue,
     ExtendLease,
@@ -47,7 +48,7 @@ from broker_engine.model.commands import (
     TaskStep,
     TerminateWorkflow,
 )
-from broker_engine.model.decision import Answer, Confirm, Decision, Delay, Output, Schedule, Transition
+from broker_engine.model.decision import Answer, Confirm, Decision, Delay, Output, Schedule, Send, Transition
 from broker_engine.model.definitions import TaskDef, WorkflowDef, WorkflowTask, index
 from broker_engine.model.schedules import CronSchedule
 from broker_engine.model.state import Execution, TaskState, WorkflowState
@@ -195,6 +196,8 @@ class Story:
         self.execution: Execution | None = None
         self.decision = Decision(execution=None)
         self.told: list[tuple[AnyCommand, Decision]] = []
+        #: Rows that are not kept in memory any more.
+        self.left: dict[str, TaskState] = {}
 
     # --- telling ---------------------------------------------------------------------------------
 
@@ -205,6 +208,17 @@ class Story:
         self.decision = decide(self.execution, command, self.context())
         self.execution = self.decision.execution
         self.told.append((command, self.decision))
+        self.left |= {task.reference: task for task in self.decision.left}
+        return self
+
+    def go_on(self) -> Story:
+        """Carry out what the workflow has sent to itself, until nothing is left."""
+        sent = self.now(Send)
+        while sent:
+            for output in sent:
+                if isinstance(output.command, ContinueLoop):
+                    self.send(output.command)
+            sent = self.now(Send)
         return self
 
     def context(self) -> Context:
@@ -473,6 +487,9 @@ _CAUSES_BY_CODE: Mapping[ReasonCode, Cause] = {
     ReasonCode.MOVED: Cause.MOVED,
     ReasonCode.REROUTED: Cause.MOVED,
     ReasonCode.ROUND_OVER: Cause.EVALUATES,
+    ReasonCode.DEPENDENCIES_DONE: Cause.READY,
+    ReasonCode.SUB_WORKFLOW_STARTED: Cause.CHILD_STARTED,
+    ReasonCode.SUB_WORKFLOW_ENDED: Cause.FAILED,
     ReasonCode.ITERATED: Cause.ITERATES,
 }
 
@@ -481,6 +498,9 @@ def cause_of(command: AnyCommand, transition: Transition) -> Cause:
     """What happened to a task, told from the outside: from the command and the transition it led to."""
     if transition.from_phase is None:
         return Cause.APPEARS
+    is_another = isinstance(command, TaskReported) and command.task_id != transition.task_id
+    if transition.from_phase is Phase.CREATED and is_another and transition.to_phase is not Phase.CANCELED:
+        return Cause.READY
     if isinstance(command, CancelTask):
         return Cause.CANCEL_ASKED if transition.to_phase is Phase.CANCELING else Cause.CANCELED
     if transition.reason_code is ReasonCode.PAUSE_REQUESTED:

@@ -248,6 +248,26 @@ def reset_callbacks(session: Session, workflow_id: IdArgument) -> None:
         output.line(f"{workflow_id}: callbacks reset")
 
 
+@command(
+    app,
+    "push-message",
+    example="""broker-engine workflow push-message order-7 '{"paid": true}'
+    broker-engine workflow push-message order-7 - < message.json""",
+)
+def push_message(
+    session: Session,
+    workflow_id: IdArgument,
+    message: Annotated[str, typer.Argument(metavar="JSON", help="A JSON object; - reads it from standard input.")],
+) -> None:
+    """Send a message to a live workflow; its PULL_WORKFLOW_MESSAGES takes it, now or later."""
+    text = sys.stdin.read() if message == "-" else message
+    sent = session.client().push_message(workflow_id, parse_object(text, "the message"))
+    if session.json:
+        output.json_out({"workflowId": workflow_id, "messageId": sent})
+    else:
+        output.line(f"{workflow_id}: message {sent} was sent")
+
+
 requests.add_to_workflows(app)
 
 

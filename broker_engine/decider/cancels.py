@@ -13,6 +13,7 @@ from broker_engine.decider.draft import Draft
 from broker_engine.decider.moves import Cause
 from broker_engine.model.commands import CancelTask, TaskRequest
 from broker_engine.model.decision import ControlKind
+from broker_engine.model.definitions import WorkflowDef
 from broker_engine.model.state import TaskState
 from broker_engine.model.status import STARTED, Phase, ReasonCode, TaskStatus
 
@@ -83,10 +84,19 @@ def wanted(draft: Draft, command: TaskRequest) -> TaskState | str:
 
 def _no_task(draft: Draft, reference: str) -> str:
     definition = draft.execution.definition
+    if _is_in_loop(definition, reference):
+        return f"task {reference} of workflow {draft.workflow.workflow_id} is in no round that is going on"
     if reference in definition.index:
         return f"task {reference} of workflow {draft.workflow.workflow_id} is not scheduled yet"
     known = ", ".join(list(definition.index)[:20])
     return f"workflow {draft.workflow.workflow_id} has no task {reference}; it has {known}"
+
+
+def _is_in_loop(definition: WorkflowDef, reference: str) -> bool:
+    try:
+        return bool(definition.locate(reference)[1])
+    except KeyError:
+        return False
 
 
 def _refuse(draft: Draft, status: int, message: str) -> str:

@@ -1,8 +1,8 @@
 """The clocks of a task: when each runs out, read from state alone.
 
 ``DEADLINES`` is the whole list, in the order in which they are looked at when several have passed (Conductor's order:
-total, task, poll, response), followed by the two backstops that keep a task from waiting on a lost record, and by the
-moment that a WAIT waits for.
+total, task, poll, response), followed by the two backstops that keep a task from waiting on a lost record, by the
+moment that a WAIT waits for, and by the backstop of a loop that waits for its turn.
 Clocks (D3): poll runs from the hand-out, task from the first start of the attempt, response from the last sign of life,
 total from the first attempt's scheduling over all attempts. In a pause all but the total clock stand still (D29).
 """
@@ -36,6 +36,7 @@ class DeadlineKind(StrEnum):
     DELAY = "delay"
     HAND_OUT = "hand-out"
     WAIT = "wait"
+    TURN = "turn"
 
 
 class Deadline(NamedTuple):
@@ -45,6 +46,8 @@ class Deadline(NamedTuple):
 
 def _total(task: TaskState, definition: TaskDef) -> int | None:
     seconds = definition.total_timeout_seconds
+    if task.waiting_for is WaitingFor.DEPENDENCIES:  # it has not begun
+        return None
     return task.first_scheduled_at_ms + seconds * 1_000 if seconds > 0 else None
 
 
@@ -95,6 +98,11 @@ def _wait(task: TaskState, _definition: TaskDef) -> int | None:
     return task.due_at_ms if is_waiting else None
 
 
+def _turn(task: TaskState, _definition: TaskDef) -> int | None:
+    is_waiting = task.waiting_for is WaitingFor.TURN and task.paused_at_ms is None
+    return task.updated_at_ms + DELAY_GRACE_MS if is_waiting else None
+
+
 DEADLINES: Mapping[DeadlineKind, Callable[[TaskState, TaskDef], int | None]] = {
     DeadlineKind.TOTAL: _total,
     DeadlineKind.TASK: _task,
@@ -103,6 +111,7 @@ DEADLINES: Mapping[DeadlineKind, Callable[[TaskState, TaskDef], int | None]] = {
     DeadlineKind.DELAY: _delay,
     DeadlineKind.HAND_OUT: _hand_out,
     DeadlineKind.WAIT: _wait,
+    DeadlineKind.TURN: _turn,
 }
 
 #: The reason code of each time-out (the backstops time nothing out).

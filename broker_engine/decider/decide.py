@@ -19,9 +19,11 @@ from immutables import Map
 from broker_engine.decider import (
     cancels,
     deadlines,
+    failures,
     flow,
     grants,
     losses,
+    messages,
     pauses,
     progress,
     queue_pauses,
@@ -47,6 +49,7 @@ from broker_engine.model.commands import (
     AttemptPaused,
     CancelTask,
     ClearCap,
+    ContinueLoop,
     DeadlineReached,
     DelayDue,
     DeleteSchedule,
@@ -61,6 +64,7 @@ from broker_engine.model.commands import (
     PauseSchedule,
     PauseTask,
     PauseWorkflow,
+    PushMessage,
     PutSchedule,
     PutTaskDef,
     PutWorkflowDef,
@@ -154,7 +158,14 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
         case QueueReady():
             ignored = _queue_ready(draft, command)
         case SubWorkflowEnded():
-            ignored = walk.sub_workflow_ended(draft, command, _current(draft, command))
+            if command.task_id == failures.NO_TASK:
+                ignored = failures.refused(draft, command)
+            else:
+                ignored = walk.sub_workflow_ended(draft, command, _current(draft, command))
+        case PushMessage():
+            ignored = messages.push(draft, command)
+        case ContinueLoop():
+            ignored = walk.continue_loop(draft, command, _current(draft, command))
         case SlotGranted():
             ignored = grants.granted(draft, command, _current(draft, command))
         case GrantExpired():
@@ -237,9 +248,13 @@ def _tell_parent(command: StartWorkflow, parent: Parent, reason: str) -> Send:
         task_id=parent.task_id,
         hand_out=0,
         status=WorkflowStatus.FAILED,
-        reason=f"the sub-workflow could not start: {reason}"[:MAX_REASON],
+        reason=f"the {_kind(parent)} could not start: {reason}"[:MAX_REASON],
     )
     return Send(command=told)
+
+
+def _kind(parent: Parent) -> str:
+    return "failure workflow" if parent.task_id == failures.NO_TASK else "sub-workflow"
 
 
 def _unknown(command: AnyCommand) -> Decision:
@@ -268,6 +283,8 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
         return _refused(existing, command, *refusal)
     run = 0
     if existing is not None or context.retired_run is not None:
+        if existing is not None and not _is_own(existing.workflow, command):
+            return _refused(existing, command, 409, f"its id {command.key} is taken by a workflow of somebody else's")
         status = existing.workflow.status if existing else None
         verdict = _existing(command, status)
         if verdict is not None:
@@ -287,6 +304,7 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
     broken = payload_problem(definition.input_schema, given) if definition.enforce_schema else None
     if broken is not None:
         return _refused(existing, command, 400, f"the input breaks the workflow's inputSchema at {broken}")
+    parent = command.parent if command.parent and command.parent.task_id != failures.NO_TASK else None
     workflow = WorkflowState(
         status=WorkflowStatus.RUNNING,
         workflow_id=command.key,
@@ -308,9 +326,9 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
         tenant=command.tenant,
         deadline_at_ms=command.deadline_at_ms,
         task_to_domain=command.task_to_domain,
-        parent_workflow_id=command.parent.workflow_id if command.parent else None,
-        parent_reference=command.parent.reference if command.parent else None,
-        parent_task_id=command.parent.task_id if command.parent else None,
+        parent_workflow_id=parent.workflow_id if parent else None,
+        parent_reference=parent.reference if parent else None,
+        parent_task_id=parent.task_id if parent else None,
     )
     empty = Execution(workflow=workflow, tasks=Map(), definition=definition)
     draft = Draft(empty, command, context, is_new=True)
@@ -388,6 +406,15 @@ def _existing(command: StartWorkflow, status: WorkflowStatus | None) -> tuple[in
             assert_never(command.strategy)
 
 
+def _is_own(existing: WorkflowState, command: StartWorkflow) -> bool:
+    """Whether the workflow that a task's start meets under the id that follows from it is that task's."""
+    if command.parent is None:
+        return True
+    if command.parent.task_id == failures.NO_TASK:
+        return existing.source == command.source
+    return existing.parent_task_id == command.parent.task_id
+
+
 def _definition(command: StartWorkflow, context: Context) -> WorkflowDef:
     if command.definition is not None:
         definition = context.definitions.inline(command.definition)
@@ -418,7 +445,8 @@ def _current(
     | GrantExpired
     | MoveTask
     | RerouteTask
-    | SubWorkflowEnded,
+    | SubWorkflowEnded
+    | ContinueLoop,
 ) -> TaskState | str:
     """The task that a command is about, or why the command belongs to the past."""
     task = draft.execution.tasks.get(command.reference)
@@ -594,6 +622,8 @@ def _deadline(draft: Draft) -> str | None:
                 flow.hand_out(draft, task, Cause.HANDED_OUT_AGAIN, ReasonCode.HANDED_OUT_AGAIN)
             elif passed.kind is DeadlineKind.WAIT:
                 walk.wait_over(draft, task)
+            elif passed.kind is DeadlineKind.TURN:
+                walk.turn_lost(draft, task)
             else:
                 flow.time_out(draft, task, passed.kind)
     return None if fired else "no deadline has passed"

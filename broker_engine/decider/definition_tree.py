@@ -7,13 +7,14 @@ found at once, each with its path (``tasks[2].decisionCases.a[0].inputParameters
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from typing import NamedTuple
 
 import orjson
 
+from broker_engine.decider import dependency_rules as dependencies
 from broker_engine.decider.definitions import (
     MAX_TASKS,
     MAX_TREE_DEPTH,
@@ -28,14 +29,18 @@ from broker_engine.decider.definitions import (
 )
 from broker_engine.decider.expressions import compile_path, parse, references
 from broker_engine.decider.payload_schemas import schema_violations
-from broker_engine.decider.task_types import SIMPLE, TASK_TYPES, UNSUPPORTED
+from broker_engine.decider.task_types import SIMPLE, TASK_TYPES
 from broker_engine.decider.task_types.scripts import EVALUATORS, VALUE_PARAM
 from broker_engine.decider.task_types.workflows import PARAMETERS
-from broker_engine.errors import Violation
+from broker_engine.errors import BadRequest, Violation
 from broker_engine.model.definitions import Json, Steps, TaskDef, TimeoutPolicy, WorkflowDef, WorkflowTask, index
 
 #: How a task in a loop is called: a reference of this form could be taken for one.
 _ITERATION = re.compile(r"(.+?)(__\d+)+")
+
+
+#: How many of the references that there are a violation lists.
+KNOWN_SHOWN = 50
 
 
 class _Found(NamedTuple):
@@ -69,6 +74,7 @@ class _Reading:
         if depth > MAX_TREE_DEPTH:
             self.refuse(path, f"stands in more than {MAX_TREE_DEPTH} operators: use a sub-workflow", None)
             return ()
+        self.violations += dependencies.violations(listed, path)
         read = []
         for number, document in enumerate(listed):
             following = listed[number + 1] if number + 1 < len(listed) else None
@@ -108,8 +114,7 @@ class _Reading:
             self.violations += known.check(document, path)
         elif kind != SIMPLE:
             supported = ", ".join([SIMPLE, *TASK_TYPES])
-            later = " yet" if kind in UNSUPPORTED else ""
-            self.refuse(f"{path}type", f"is not a task type of this release{later}; supported: {supported}", kind)
+            self.refuse(f"{path}type", f"is not a task type of this release; supported: {supported}", kind)
         return kind
 
     def _task_def(self, document: Mapping[str, Json], attributes: Mapping[str, Json], path: str) -> TaskDef:
@@ -150,6 +155,15 @@ class _Reading:
 
     def check_tree(self) -> list[str]:
         """References, what names them, and JOINs. Returns the references."""
+        loops = self.check_names()
+        for found in self.found:
+            inputs = found.document.get("inputParameters") or {}
+            self.violations += expression_violations(inputs, f"{found.path}.inputParameters", loops)
+            self._check_join(found, loops)
+        return list(loops)
+
+    def check_names(self) -> dict[str, tuple[Json, ...]]:
+        """References: each once, and none that could be taken for another. Returns the loops around each."""
         names = [found.document.get("taskReferenceName") for found in self.found]
         loops = {name: found.loops for name, found in zip(names, self.found, strict=True) if isinstance(name, str)}
         looped = {name for name, around in loops.items() if around}
@@ -165,26 +179,32 @@ class _Reading:
                     self.refuse(path, f"could be taken for an iteration of {match.group(1)}: choose another", name)
             if name == "workflow":
                 self.refuse(path, "is a reserved name", name)
-            inputs = found.document.get("inputParameters") or {}
-            self.violations += expression_violations(inputs, f"{found.path}.inputParameters", names)
-            self._check_join(found, loops)
-        return [name for name in names if isinstance(name, str)]
+        return loops
 
     def _check_join(self, found: _Found, loops: Mapping[str, tuple[Json, ...]]) -> None:
         kind = found.document.get("type")
-        if kind == "FORK_JOIN" and not (isinstance(found.following, Mapping) and found.following.get("type") == "JOIN"):
-            self.refuse(found.path, "a FORK_JOIN must be followed by a JOIN", None)
-        join_on = found.document.get("joinOn")
-        if kind != "JOIN" or not isinstance(join_on, list):
+        if kind in ("FORK_JOIN", "FORK_JOIN_DYNAMIC") and not (
+            isinstance(found.following, Mapping) and found.following.get("type") == "JOIN"
+        ):
+            self.refuse(found.path, f"a {kind} must be followed by a JOIN", None)
+        if kind not in ("JOIN", "EXCLUSIVE_JOIN"):
             return
+        for field in ("joinOn", "defaultExclusiveJoinTask"):
+            self._check_joined(found, field, found.document.get(field), loops)
+
+    def _check_joined(self, found: _Found, field: str, join_on: Json, loops: Mapping[str, tuple[Json, ...]]) -> None:
+        if not isinstance(join_on, list):
+            return
+        named: set[Json] = set()
         for number, reference in enumerate(join_on):
-            path = f"{found.path}.joinOn[{number}]"
+            path = f"{found.path}.{field}[{number}]"
             if reference not in loops:
                 self.refuse(path, "names a task that this workflow does not have", reference)
             elif loops[reference] != found.loops:
                 self.refuse(path, "names a task of another loop: a JOIN waits for tasks of its own", reference)
-            elif reference in join_on[:number]:
+            elif reference in named:
                 self.refuse(path, "is named twice", reference)
+            named.add(reference if isinstance(reference, str) else None)
 
 
 def _translated(kind: str, document: Mapping[str, Json], attributes: Mapping[str, Json]) -> dict[str, Json]:
@@ -227,42 +247,63 @@ def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
     nodes = dict(index(tasks))
     joins: dict[str, tuple[str, ...]] = {}
     for reference, node in nodes.items():
-        for joined in node.step.join_on:
+        step = node.step
+        for joined in dict.fromkeys((*step.join_on, *step.join_default, *step.depends_on)):
             joins[joined] = (*joins.get(joined, ()), reference)
     definition = WorkflowDef(**attributes, tasks=tasks, index=nodes, joins=joins, document=document)
     return Parsed(value=definition, warnings=warnings)
 
 
-def expression_violations(template: Json, path: str, names: list[Json]) -> list[Violation]:
-    found = [
-        Violation(
-            path=path,
-            message="names a task that this workflow does not have; known: "
-            + ", ".join(["workflow", *map(str, names)]),
-            invalid_value=name,
-        )
-        for name in sorted(references(template))
-        if name not in names and name != "workflow"
-    ]
-    return found + [
-        Violation(path=path, message=f"is not a JSONPath: {error}", invalid_value=text)
-        for text, error in _bad_paths(template)
-    ]
+def parse_steps(documents: list[Json], path: str) -> Steps:
+    """Read steps that stand in no definition: each for itself, one list each.
+
+    Raises:
+        BadRequest: with every violation.
+    """
+    reading = _Reading()
+    steps = reading.steps(documents, path, (), 0)
+    reading.check_names()
+    if reading.violations:
+        raise BadRequest(violations=tuple(reading.violations))
+    return steps
 
 
-def _bad_paths(template: Json) -> Iterator[tuple[str, str]]:
-    if isinstance(template, Mapping | list):
-        for value in template.values() if isinstance(template, Mapping) else template:
-            yield from _bad_paths(value)
-    if not isinstance(template, str):
-        return
-    for part in parse(template):
+def expression_violations(template: Json, path: str, names: Collection[Json]) -> list[Violation]:
+    """What is wrong with the expressions of a template, each by the path of the text that it stands in."""
+    found = []
+    for at, text in _texts(template, path):
+        for name in sorted(references(text)):
+            if name not in names and name != "workflow":
+                known = ", ".join(["workflow", *map(str, names)][:KNOWN_SHOWN])
+                message = f"names a task that this workflow does not have; known: {known}"
+                found.append(Violation(path=at, message=message, invalid_value=name))
+        if (error := _bad_path(text)) is not None:
+            found.append(Violation(path=at, message=f"is not a JSONPath: {error}", invalid_value=text))
+    return found
+
+
+def _texts(template: Json, path: str) -> Iterator[tuple[str, str]]:
+    """Every text with an expression, with its place."""
+    if isinstance(template, str):
+        if "${" in template:
+            yield path, template
+    elif isinstance(template, Mapping):
+        for key, value in template.items():
+            yield from _texts(value, f"{path}.{key}")
+    elif isinstance(template, list):
+        for number, value in enumerate(template):
+            yield from _texts(value, f"{path}[{number}]")
+
+
+def _bad_path(text: str) -> str | None:
+    for part in parse(text):
         if isinstance(part, str) or len(part.parts) != 1 or not isinstance(part.parts[0], str):
             continue
         try:
             compile_path(part.parts[0].strip() or "workflow")
         except ValueError as error:
-            yield template, str(error)
+            return str(error)
+    return None
 
 
 # --- snapshots
@@ -273,10 +314,10 @@ def snapshot(document: Mapping[str, Json], registered: Callable[[str], TaskDef |
 
     An inline ``taskDefinition`` wins over the registered one.
     """
-    return from_snapshot({**document, "tasks": _with_definitions(document.get("tasks"), registered, 0)})
+    return from_snapshot({**document, "tasks": with_definitions(document.get("tasks"), registered, 0)})
 
 
-def _with_definitions(listed: Json, registered: Callable[[str], TaskDef | None], depth: int) -> Json:
+def with_definitions(listed: Json, registered: Callable[[str], TaskDef | None], depth: int = 0) -> Json:
     """Steps with their task definitions. What is malformed stays as it is: the check that follows names it."""
     if not isinstance(listed, list) or depth > MAX_TREE_DEPTH:
         return listed
@@ -289,13 +330,13 @@ def _with_definition(task: Json, registered: Callable[[str], TaskDef | None], de
     changed = dict(task)
     for name in ("defaultCase", "loopOver"):
         if name in task:
-            changed[name] = _with_definitions(task[name], registered, depth + 1)
+            changed[name] = with_definitions(task[name], registered, depth + 1)
     if isinstance(cases := task.get("decisionCases"), Mapping):
         changed["decisionCases"] = {
-            case: _with_definitions(steps, registered, depth + 1) for case, steps in cases.items()
+            case: with_definitions(steps, registered, depth + 1) for case, steps in cases.items()
         }
     if isinstance(branches := task.get("forkTasks"), list):
-        changed["forkTasks"] = [_with_definitions(steps, registered, depth + 1) for steps in branches]
+        changed["forkTasks"] = [with_definitions(steps, registered, depth + 1) for steps in branches]
     task_type = task.get("name")
     has_own = task.get("taskDefinition") is not None or not isinstance(task_type, str)
     known = None if has_own else registered(str(task_type))

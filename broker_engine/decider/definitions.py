@@ -34,8 +34,9 @@ T = TypeVar("T")
 USUAL_RETRIES = 10
 MAX_RETRIES = 10_000
 MAX_SECONDS = 2**31 - 1
-#: Bounds a workflow's records: one task-state per task, and the snapshot must fit into one record.
-MAX_TASKS = 1_000
+#: A fork of a thousand branches is usual, with an operator or two in each. What bounds a definition is its snapshot: it
+#: must fit into one record (some 100 bytes a task at least). This bounds the time to read it (0.1 s).
+MAX_TASKS = 5_000
 #: Operators inside operators.
 MAX_TREE_DEPTH = 20
 #: A worker of the engine's own that is silent this long has lost its task.
@@ -156,6 +157,7 @@ WORKFLOW_TASK_FIELDS: Mapping[str, Rule] = {
     "caseValueParam": _TEXT,
     "caseExpression": _TEXT,
     "forkTasks": _LIST,
+    "dependsOn": Rule(kind="texts", attribute="depends_on"),
     "joinOn": Rule(kind="texts", attribute="join_on"),
     "joinMode": _TEXT,
     "joinStatus": _TEXT,
@@ -168,12 +170,12 @@ WORKFLOW_TASK_FIELDS: Mapping[str, Rule] = {
     "rateLimited": _FLAG,
     "cacheConfig": _OBJECT,
     "onStateChange": _OBJECT,
-    "dynamicTaskNameParam": _TEXT,
+    "dynamicTaskNameParam": Rule(kind="text", attribute="dynamic_name"),
     "dynamicForkJoinTasksParam": _TEXT,
-    "dynamicForkTasksParam": _TEXT,
-    "dynamicForkTasksInputParamName": _TEXT,
+    "dynamicForkTasksParam": Rule(kind="text", attribute="fork_tasks"),
+    "dynamicForkTasksInputParamName": Rule(kind="text", attribute="fork_inputs"),
     "subWorkflowParam": _OBJECT,
-    "defaultExclusiveJoinTask": _TEXTS,
+    "defaultExclusiveJoinTask": Rule(kind="texts", attribute="join_default"),
     "workflowTaskType": _TEXT,
 }
 

@@ -109,7 +109,9 @@ def find_task(execution: Execution, reference: str, scope: Scope = TOP) -> TaskS
     """The task that a reference of the definition means: inside its loop that of the current iteration (D30), seen
     from outside that of the latest."""
     node = execution.definition.index.get(reference)
-    if node is None or not node.loops:
+    if node is None:
+        return _forked_task(execution, reference, scope)
+    if not node.loops:
         return execution.tasks.get(reference)
     suffix = ""
     for depth, loop in enumerate(node.loops):
@@ -120,6 +122,15 @@ def find_task(execution: Execution, reference: str, scope: Scope = TOP) -> TaskS
         else:
             return None
     return execution.tasks.get(reference + suffix)
+
+
+def _forked_task(execution: Execution, reference: str, scope: Scope) -> TaskState | None:
+    """The task of a dynamic fork: that of the innermost round that has one."""
+    for depth in range(len(scope.iterations), -1, -1):
+        suffix = "".join(f"__{number}" for number in scope.iterations[:depth])
+        if (found := execution.tasks.get(reference + suffix)) is not None:
+            return found
+    return None
 
 
 def _json(payload: bytes | None) -> Json:
@@ -141,7 +152,7 @@ def task_input(
     values are laid over the ``earlier`` input, whose other keys survive.
     """
     template = step.definition.input_template
-    if not step.input_parameters and not template and earlier is None:
+    if not step.input_parameters and not template and earlier is None and not step.given:
         return b"{}"
     document = ExecutionDocument(execution, task_id, environment, scope)
     resolved = resolve(step.input_parameters, document)
@@ -151,6 +162,8 @@ def task_input(
             values[key] = resolve(value, document)
         elif values[key] is None:
             values[key] = value
+    if step.given:
+        values.update(step.given)
     if earlier is not None:
         values = {**orjson.loads(earlier), **values}
     return orjson.dumps(values)

@@ -23,6 +23,7 @@ from broker_engine.model.status import (
     Phase,
     ReasonCode,
     TaskStatus,
+    WaitingFor,
     WorkflowStatus,
 )
 
@@ -43,6 +44,8 @@ class Draft:
         #: Tasks whose successors are not begun yet (``walk.go_on`` does when the command is carried out).
         self.ended: list[TaskState] = []
         self._before = None if is_new else execution.workflow
+        #: Rows that leave the memory.
+        self.left: list[TaskState] = []
         self._tasks: list[TaskState] = []
         self._transitions: list[Transition] = []
 
@@ -58,7 +61,11 @@ class Draft:
         return self.execution.definition.task(task.reference)
 
     def appear(self, task: TaskState, code: ReasonCode, reason: str | None = None) -> TaskState:
-        """Add a new attempt."""
+        """Add a new attempt, or begin one that has waited for what it depends on."""
+        known = self.execution.tasks.get(task.reference)
+        if known is not None and known.waiting_for is WaitingFor.DEPENDENCIES and not known.is_terminal:
+            self._check(known.phase, Cause.READY, task)
+            return self._put(known.phase, task, code, reason)
         self._check(None, Cause.APPEARS, task)
         return self._put(None, task, code, reason)
 
@@ -115,6 +122,15 @@ class Draft:
         self.execution = self.execution.with_task(task)
         self._tasks.append(task)
 
+    def note(self, task: TaskState) -> None:
+        """Change a detail of a task that is not written, since it can be told from other rows."""
+        self.execution = self.execution.with_task(task)
+
+    @property
+    def written(self) -> int:
+        """How many rows are to be written so far."""
+        return len(self._tasks)
+
     def alert(self, task: TaskState, alerted: str, reason: str) -> None:
         """Note a clock that ran out under ALERT_ONLY. The task's own clocks go on: nothing else changes."""
         noted = evolve(task, alerted=alerted, next_deadline=None, next_deadline_at_ms=None)
@@ -124,7 +140,9 @@ class Draft:
     def change_workflow(self, **changes: Any) -> None:
         before = self.execution
         workflow = evolve(before.workflow, updated_at_ms=self.now_ms, **changes)
-        self.execution = Execution(workflow, before.tasks, before.definition, before.last_seq, before.live)
+        self.execution = Execution(
+            workflow, before.tasks, before.definition, before.last_seq, before.live, before.rounds
+        )
 
     def tell_workflow(self, status: WorkflowStatus, code: ReasonCode, reason: str | None = None) -> None:
         """Tell an event about the workflow itself."""
@@ -155,6 +173,7 @@ class Draft:
             transitions=tuple(self._transitions),
             outputs=tuple(self.outputs),
             ignored=ignored,
+            left=tuple(self.left),
         )
 
     def _check(self, source: Phase | None, cause: Cause, task: TaskState) -> None:

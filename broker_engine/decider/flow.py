@@ -10,19 +10,17 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from broker_engine.decider import controls, holds, slots
+from broker_engine.decider import children, controls, failures, holds, rounds, slots
 from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
-from broker_engine.decider.documents import TOP, ExecutionDocument, scope_of, task_input, workflow_output
+from broker_engine.decider.documents import TOP, scope_of, task_input, workflow_output
 from broker_engine.decider.domains import place
 from broker_engine.decider.draft import MAX_REASON, Draft
-from broker_engine.decider.expressions import resolve
-from broker_engine.decider.identity import failure_workflow_id
 from broker_engine.decider.identity import task_id as derive_task_id
 from broker_engine.decider.moves import Cause
 from broker_engine.decider.payload_schemas import payload_problem
 from broker_engine.decider.retries import is_fatal, retry_delay_ms
-from broker_engine.model.commands import IdempotencyStrategy, StartWorkflow, SubWorkflowEnded, TaskReported
+from broker_engine.model.commands import SubWorkflowEnded, TaskReported
 from broker_engine.model.decision import ControlKind, Delay, Schedule, Send
 from broker_engine.model.definitions import TaskDef, TimeoutPolicy, WorkflowTask, iterations
 from broker_engine.model.limits import START_WITHIN_MS, SYSTEM_DOMAIN
@@ -131,6 +129,9 @@ def add(draft: Draft, task: TaskState, code: ReasonCode, *, delay_ms: int, reaso
         if delay_ms <= 0:
             draft.appear(task, code, reason)
             return
+    if delay_ms <= 0 and task.attempt and children.is_child_step(draft.step(task)):
+        _begin_child(draft, task, code, reason)
+        return
     if delay_ms <= 0:
         draft.appear(_on_queue(draft, task), code, reason)
         _put_on_queue(draft, task.reference)
@@ -146,6 +147,29 @@ def add(draft: Draft, task: TaskState, code: ReasonCode, *, delay_ms: int, reaso
             due_at_ms=due_at_ms,
         )
     )
+
+
+def _begin_child(draft: Draft, task: TaskState, code: ReasonCode, reason: str | None) -> None:
+    """A new attempt of a sub-workflow's task appears with its child."""
+    running = children.begun(draft, task)
+    if isinstance(running, str):
+        refuse(draft, task, ReasonCode.TERMINAL_ERROR, running)
+    else:
+        draft.appear(running, code, reason)
+
+
+def _begin_waiting_child(draft: Draft, task: TaskState) -> None:
+    """The time of such an attempt that was there already has come."""
+    running = children.begun(draft, task)
+    if isinstance(running, str):
+        ending = ENDINGS[ReportStatus.FAILED_WITH_TERMINAL_ERROR]
+        _fail(draft, task, ending, running, {"waiting_for": None, "due_at_ms": None})
+        return
+    changes = {
+        name: getattr(running, name)
+        for name in ("output", "started_at_ms", "waiting_for", "delay_returned", "sub_workflow_id")
+    }
+    draft.move(task, Cause.CHILD_STARTED, Phase.RUNNING, ReasonCode.SUB_WORKFLOW_STARTED, due_at_ms=None, **changes)
 
 
 def _on_queue(draft: Draft, task: TaskState) -> TaskState:
@@ -186,6 +210,9 @@ def hand_out(draft: Draft, task: TaskState, cause: Cause, code: ReasonCode) -> N
         stop = holds.queue_stop(draft, task)
         why = holds.because(stop) if stop is not None else None
         holds.hold(draft, evolve(task, due_at_ms=None, delay_returned=False), code, why, by=task.paused_by)
+        return
+    if task.attempt and children.is_child_step(draft.step(task)):
+        _begin_waiting_child(draft, task)
         return
     ready = _on_queue(draft, task)
     if ready.waiting_for in slots.WAITS and task.waiting_for in slots.WAITS:
@@ -459,6 +486,7 @@ def _end_body(draft: Draft, loop: TaskState) -> None:
                 draft.outputs.append(controls.tell(row, ControlKind.CANCEL, reason))
             code = ReasonCode.WORKFLOW_ENDED  # ended with what it belongs to
             draft.move(row, Cause.WORKFLOW_ENDS, Phase.CANCELED, code, reason=reason, waiting_for=None)
+    draft.execution = rounds.forget(draft.execution, loop)
 
 
 def _as_canceled(task: TaskState, ending: Ending, reason: str | None) -> tuple[Ending, str | None]:
@@ -475,7 +503,7 @@ class _Retry(NamedTuple):
 
 def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry | None:
     """The attempt after a failed one, None when none is left. A new record with a new id; the failed one stays."""
-    if task.attempt >= step.retry_limit or task.is_in_engine:
+    if task.attempt >= step.retry_limit or (task.is_in_engine and not children.is_child_step(step)):
         return None
     workflow, attempt = draft.workflow, task.attempt + 1
     task_id = derive_task_id(
@@ -517,6 +545,7 @@ def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry |
         steps=task.steps,
         checkpoint=task.checkpoint,
         paused_by=task.paused_by,
+        definition=task.definition,
     )
     return _Retry(again, delay_ms)
 
@@ -599,12 +628,14 @@ def _fail_around(draft: Draft, task: TaskState) -> None:
     """The JOINs that wait for a failed task fail with it, and so do the loops around it."""
     execution = draft.execution
     node, suffix = execution.definition.locate(task.reference)
-    around = [reference + suffix for reference in execution.definition.joins.get(node.step.reference, ())]
+    around = execution.definition.joins_of(task.reference, node, suffix)
     around += [
         loop + "".join(f"__{number}" for number in iterations(suffix)[:depth]) for depth, loop in enumerate(node.loops)
     ]
     is_canceled = task.status is TaskStatus.CANCELED
     for row in [execution.tasks[reference] for reference in around if reference in (execution.live or ())]:
+        if row.waiting_for is WaitingFor.DEPENDENCIES:
+            continue  # it has not begun: canceled with the rest
         reason = f"{task.reference} {task.status}: {task.reason or 'no reason given'}"
         if is_canceled:
             cause, phase, status = Cause.CANCELED_BY_WORKER, Phase.CANCELED, TaskStatus.CANCELED
@@ -647,11 +678,12 @@ def finish(
             status, code = WorkflowStatus.FAILED, ReasonCode.PAYLOAD_TOO_LARGE
             reason = f"the workflow output has {len(output)} bytes, the limit is {draft.context.max_payload_bytes}"
         output = b"{}"
-    output = _start_failure_workflow(draft, status, code, reason, failed, output)
+    output = failures.start(draft, status, code, reason, failed, output)
     _tell_parent(draft, status, reason, output)
     draft.change_workflow(
         status=status,
         output=output,
+        messages=(),
         ended_at_ms=draft.now_ms,
         reason_code=code,
         reason=reason[:MAX_REASON] if reason else None,
@@ -676,45 +708,6 @@ def _tell_parent(draft: Draft, status: WorkflowStatus, reason: str | None, outpu
         reason=reason[:MAX_REASON] if reason else None,
     )
     draft.outputs.append(Send(command=told))
-
-
-def _start_failure_workflow(
-    draft: Draft,
-    status: WorkflowStatus,
-    code: ReasonCode,
-    reason: str | None,
-    failed: TaskState | None,
-    output: bytes,
-) -> bytes:
-    """Start the definition's failure workflow if the engine ended this one; returns the output, which names it."""
-    workflow, definition = draft.workflow, draft.execution.definition
-    if not definition.failure_workflow or status is WorkflowStatus.COMPLETED or code is ReasonCode.CANCEL_REQUESTED:
-        return output
-    document = ExecutionDocument(draft.execution, None, draft.context.environment)
-    name = resolve(definition.failure_workflow, document)
-    workflow_id = failure_workflow_id(workflow.workflow_id, workflow.incarnation, workflow.run)
-    data = {
-        **orjson.loads(workflow.input),
-        "workflowId": workflow.workflow_id,
-        "reason": reason,
-        "failureStatus": status.value,
-        "failureTaskId": failed.task_id if failed is not None else None,
-    }
-    start = StartWorkflow(
-        key=workflow_id,
-        operator=f"workflow:{workflow.workflow_id}",
-        name=str(name),
-        version=definition.failure_workflow_version,
-        input=orjson.dumps(data),
-        correlation_id=workflow.correlation_id,
-        priority=workflow.priority,
-        source=f"failure of {workflow.workflow_id}"[:200],
-        strategy=IdempotencyStrategy.RETURN_EXISTING,
-        tenant=workflow.tenant,
-        task_to_domain=workflow.task_to_domain,
-    )
-    draft.outputs.append(Send(command=start))
-    return orjson.dumps({**orjson.loads(output), "conductor.failure_workflow": workflow_id})
 
 
 assert all(

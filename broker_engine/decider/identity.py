@@ -27,6 +27,11 @@ def started_workflow_id(task_id: str) -> str:
     return _uuid5(_WORKFLOWS.bytes, f"started by\x1f{task_id}")
 
 
+def message_id(workflow_id: str, run: int, position: str, offset: int) -> str:
+    """The id of a message whose command has none of its own."""
+    return _uuid5(_WORKFLOWS.bytes, f"message\x1f{workflow_id}\x1f{run}\x1f{position}\x1f{offset}")
+
+
 def failure_workflow_id(workflow_id: str, incarnation: str, run: int) -> str:
     """The id of the workflow that is started because a run has failed."""
     return _uuid5(_WORKFLOWS.bytes, f"failed\x1f{workflow_id}\x1f{incarnation}\x1f{run}")

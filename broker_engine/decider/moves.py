@@ -37,7 +37,9 @@ class Cause(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     ITERATES = "iterates"
+    READY = "its dependencies have ended"
     EVALUATES = "evaluates its condition"
+    CHILD_STARTED = "starts its sub-workflow again"
 
 
 _WAITING = (Phase.CREATED, Phase.RETRY_WAIT)
@@ -87,6 +89,12 @@ MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     **{(phase, Cause.RESUMED): frozenset({phase}) for phase in (Phase.STARTING, Phase.RUNNING)},
     # A loop hands its condition out after each round, and begins the next one when it holds.
     (Phase.RUNNING, Cause.EVALUATES): frozenset({Phase.QUEUED}),
+    # It begins as any other task appears.
+    (Phase.CREATED, Cause.READY): frozenset(
+        {Phase.CREATED, Phase.QUEUED, Phase.RUNNING, Phase.PAUSED, Phase.FAILED, Phase.SUCCEEDED}
+    ),
+    # The back-off of a failed sub-workflow is over.
+    **{(phase, Cause.CHILD_STARTED): frozenset({Phase.RUNNING}) for phase in (Phase.RETRY_WAIT, Phase.PAUSED)},
     **{(phase, Cause.ITERATES): frozenset({Phase.RUNNING}) for phase in (Phase.QUEUED, *STARTED)},
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_engine.decider import cancels, controls, flow, holds, queue_pauses
+from broker_engine.decider import cancels, controls, flow, holds, messages, queue_pauses, rounds
 from broker_engine.decider.deadlines import response_clock_ms
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.moves import Cause
@@ -16,7 +16,7 @@ from broker_engine.model.commands import (
 )
 from broker_engine.model.decision import ControlKind, Delay
 from broker_engine.model.state import TaskState, evolve
-from broker_engine.model.status import STARTED, Phase, ReasonCode, WorkflowStatus
+from broker_engine.model.status import STARTED, Phase, ReasonCode, WaitingFor, WorkflowStatus
 
 # --- a task
 
@@ -34,6 +34,8 @@ def pause_task(draft: Draft, command: PauseTask) -> str | None:
         draft.answer(200, f"paused by {task.paused_by} already")
         return f"the task is paused by {task.paused_by} already"
     why = _paused_by(command.operator, command.reason)
+    if task.waiting_for is WaitingFor.DEPENDENCIES:
+        return _refuse(draft, f"task {task.reference} has not begun, it {task.reason}: pause those, or the workflow")
     if task.is_in_engine:
         return _refuse(draft, f"task {task.reference} is a {task.task_type} that the engine runs: pause the workflow")
     if task.phase in STARTED:
@@ -161,6 +163,8 @@ def pause_workflow(draft: Draft, command: PauseWorkflow) -> str | None:
     for task in tuple(draft.execution.tasks.values()):
         if holds.is_out(task):
             holds.stop_clocks(draft, task)
+        elif task.waiting_for is WaitingFor.DEPENDENCIES:
+            continue  # what is ready is held
         elif not task.is_terminal and task.phase not in (Phase.PAUSED, Phase.CANCELING):
             holds.hold(draft, task, ReasonCode.PAUSED, f"the workflow is {why}", by=None)
     draft.answer(200, "paused")
@@ -177,12 +181,15 @@ def resume_workflow(draft: Draft, _command: ResumeWorkflow) -> str | None:
     for task in tuple(draft.execution.tasks.values()):
         if holds.is_out(task):
             holds.start_clocks(draft, task)
+            if task.waiting_for is WaitingFor.TURN:
+                rounds.ask_for_turn(draft, task)
         elif task.phase is Phase.PAUSED and task.paused_by is None:
             stop = holds.queue_stop(draft, task)
             if stop is None:
                 queue_pauses.let_go(draft, task)
             else:
                 queue_pauses.leave_held(draft, task, stop)
+    messages.deliver(draft)
     draft.answer(200, "resumed")
     return None
 

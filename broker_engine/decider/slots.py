@@ -12,6 +12,7 @@ from broker_engine.decider.expressions import java_text, resolve
 from broker_engine.model.caps import NO_CAPS
 from broker_engine.model.decision import TellLimiter
 from broker_engine.model.definitions import TaskDef, WorkflowTask
+from broker_engine.model.limits import SYSTEM_DOMAIN
 from broker_engine.model.slots import Line, ReleaseSlot, RequestSlot, SlotStarted
 from broker_engine.model.state import Execution, TaskState, evolve
 from broker_engine.model.status import IN_HAND, Phase, WaitingFor
@@ -34,7 +35,10 @@ def _is_counted(definition: TaskDef) -> bool:
 
 def waiting(execution: Execution, task: TaskState, context: Context) -> TaskState | None:
     """The task as it waits for its slot; None when no limit holds it."""
-    definition, caps = context.definitions.task_def(task.task_type), context.definitions.caps
+    name = task.task_type
+    if task.domain == SYSTEM_DOMAIN:  # an operator counts by the definition of its step's name
+        name = execution.definition.task(task.reference).name
+    definition, caps = context.definitions.task_def(name), context.definitions.caps
     is_capped = caps is not NO_CAPS and caps.hold(execution.workflow.tenant, task.domain)
     if not is_capped and (definition is None or not is_limited(definition)):
         return None
@@ -62,12 +66,13 @@ def number(task: TaskState) -> int:
 def request(task: TaskState, step: WorkflowTask, tenant: str | None) -> TellLimiter:
     """Ask for the next hand-out. The age is that of the attempt, without its delay, however often it asks."""
     delay_ms = task.retry_delay_ms if task.attempt else step.start_delay_seconds * 1_000
+    name = step.name if task.domain == SYSTEM_DOMAIN else task.task_type
     slot = RequestSlot(
         task_id=task.task_id,
         hand_out=number(task),
         workflow_id=task.workflow_id,
         reference=task.reference,
-        line=Line(task.task_type, task.domain, tenant, task.resource),
+        line=Line(name, task.domain, tenant, task.resource),
         priority=task.priority,
         asked_at_ms=task.scheduled_at_ms + delay_ms,
     )

@@ -42,6 +42,8 @@ def move(draft: Draft, command: MoveTask, task: TaskState | str) -> str | None:
 
 
 def _refusal(task: TaskState) -> str | None:
+    if task.waiting_for is WaitingFor.DEPENDENCIES:
+        return f"the task has not begun, it {task.reason}: only a task on its way to a queue can be moved"
     if (task.phase, Cause.MOVED) in MOVES:
         return None
     by = f" on worker {task.worker_id}" if task.worker_id else ""

@@ -13,25 +13,21 @@ from typing import Any, assert_never
 
 import orjson
 
-from broker_engine.decider import flow
+from broker_engine.decider import children, dependencies, dynamic, flow, rounds
 from broker_engine.decider.documents import TOP, scope_of, task_input
 from broker_engine.decider.draft import Draft
-from broker_engine.decider.identity import started_workflow_id
 from broker_engine.decider.moves import Cause
 from broker_engine.decider.task_types import TASK_TYPES, Begun, How, ListEnd, Seen, forks, loops, switch
-from broker_engine.decider.task_types.base import StartedWorkflow
 from broker_engine.model.commands import (
-    IdempotencyStrategy,
-    Parent,
-    StartWorkflow,
+    ContinueLoop,
     SubWorkflowEnded,
     TaskReported,
 )
-from broker_engine.model.decision import Send
 from broker_engine.model.definitions import Node, Steps, WorkflowTask, iterations
 from broker_engine.model.limits import SYSTEM_DOMAIN
 from broker_engine.model.state import TaskState, evolve
 from broker_engine.model.status import (
+    FACTS,
     Phase,
     ReasonCode,
     ReportStatus,
@@ -43,7 +39,17 @@ from broker_engine.model.status import (
 
 def begin(draft: Draft, steps: Steps, suffix: str, code: ReasonCode) -> None:
     """Begin a list of steps. ``suffix``: the iterations that it belongs to."""
-    _begin(draft, steps[0], suffix, code)
+    node = draft.execution.definition.node(steps[0].reference, suffix)
+    if node is None or not node.is_dag:
+        _begin(draft, steps[0], suffix, code)
+        return
+    for step in steps:
+        if step.depends_on:
+            task = flow.first_attempt(draft, step, suffix, code, in_engine=step.type in TASK_TYPES)
+            draft.appear(dependencies.waiting(task, step), code)
+    for step in steps:
+        if not step.depends_on and not draft.workflow.status.is_terminal:
+            _begin(draft, step, suffix, code)
 
 
 def go_on(draft: Draft) -> None:
@@ -59,12 +65,13 @@ def go_on(draft: Draft) -> None:
 def _follow(draft: Draft, done: TaskState) -> None:
     definition = draft.execution.definition
     node, suffix = definition.locate(done.reference)
-    for reference in definition.joins.get(node.step.reference, ()):
-        _count(draft, reference + suffix)
+    for reference in definition.joins_of(done.reference, node, suffix):
+        _count(draft, reference, node.step.reference)
         if draft.workflow.status.is_terminal:
             return
     kind = TASK_TYPES.get(node.step.type)
     lists = kind.enters(node.step, done) if kind is not None else ()
+    lists = definition.dynamic.lists.get(done.reference, lists)
     for steps in lists:
         begin(draft, steps, suffix, ReasonCode.PREVIOUS_TASK_DONE)
         if draft.workflow.status.is_terminal:
@@ -75,11 +82,15 @@ def _follow(draft: Draft, done: TaskState) -> None:
 
 def _next(draft: Draft, node: Node, suffix: str) -> None:
     """Begin what stands behind a step: its sibling, or what comes after the operator that its list belongs to."""
-    index = draft.execution.definition.index
-    while node.position + 1 == len(node.siblings):
+    definition = draft.execution.definition
+    while node.is_dag or node.position + 1 == len(node.siblings):
+        if node.is_dag and not (node.owner and dependencies.are_over(draft, node.siblings, suffix)):
+            return
         if node.owner is None:
             return
-        node = index[node.owner]
+        owner = definition.node(node.owner, suffix)
+        assert owner is not None, "a list belongs to a step"
+        node = owner
         match TASK_TYPES[node.step.type].list_end:
             case ListEnd.STOPS:
                 return
@@ -93,6 +104,9 @@ def _next(draft: Draft, node: Node, suffix: str) -> None:
 
 def _begin(draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode) -> None:
     kind = TASK_TYPES.get(step.type)
+    if step.type == "DYNAMIC":
+        _begin_dynamic(draft, step, suffix, code)
+        return
     if kind is None:
         task = flow.first_attempt(draft, step, suffix, code)
         flow.add(draft, task, code, delay_ms=step.start_delay_seconds * 1_000)
@@ -104,6 +118,8 @@ def _begin(draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode) -> N
         return
     data = orjson.loads(task.input)
     begun = kind.begin(step, Seen(draft.execution, draft.now_ms, suffix, data))
+    if begun.forks is not None:
+        task, begun = dynamic.forked(draft, task, step, begun)
     if begun.how is How.HANDED_OUT:
         if given := kind.given(step):
             task = evolve(task, input=orjson.dumps({**data, **given}))
@@ -112,12 +128,24 @@ def _begin(draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode) -> N
         _appear(draft, step, task, begun, suffix)
 
 
+def _begin_dynamic(draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode) -> None:
+    """A task that is known only now."""
+    unknown = flow.first_attempt(draft, step, suffix, code, in_engine=True)
+    found = dynamic.resolved(draft, step, orjson.loads(unknown.input))
+    if isinstance(found, str):
+        flow.refuse(draft, unknown, ReasonCode.TERMINAL_ERROR, found)
+        return
+    known, stored = found
+    task = evolve(flow.first_attempt(draft, known, suffix, code), definition=stored)
+    draft.execution = dynamic.extended(draft.execution, task)
+    flow.add(draft, task, code, delay_ms=step.start_delay_seconds * 1_000)
+
+
 def _appear(draft: Draft, step: WorkflowTask, task: TaskState, begun: Begun, suffix: str) -> None:
     """A task of the engine's own, which runs or is done as it appears."""
     child: str | None = None
     if begun.starts is not None:
-        child = started_workflow_id(task.task_id)
-        draft.outputs.append(Send(command=_start(draft, task, child, begun.starts)))
+        child = children.start(draft, task, begun.starts)
         begun = begun._replace(output={"subWorkflowId" if begun.starts.is_child else "workflowId": child})
     output = orjson.dumps(begun.output) if begun.output is not None else None
     if output is not None and (problem := flow.output_problem(output, draft.context.max_payload_bytes)):
@@ -129,6 +157,8 @@ def _appear(draft: Draft, step: WorkflowTask, task: TaskState, begun: Begun, suf
         case How.DONE:
             if begun.variables is not None:
                 draft.change_workflow(variables=orjson.dumps(begun.variables))
+            if begun.takes:
+                draft.change_workflow(messages=draft.workflow.messages[begun.takes :])
             done = evolve(
                 task,
                 phase=Phase.SUCCEEDED,
@@ -139,6 +169,7 @@ def _appear(draft: Draft, step: WorkflowTask, task: TaskState, begun: Begun, suf
                 reason_code=begun.code,
             )
             done = draft.appear(done, begun.code)
+            draft.execution = dynamic.extended(draft.execution, done)
             if begun.ends is None:
                 draft.ended.append(done)
             else:
@@ -189,16 +220,48 @@ def _terminate(draft: Draft, done: TaskState, begun: Begun) -> None:
 # --- JOIN
 
 
-def _count(draft: Draft, reference: str) -> None:
-    """One more of a JOIN's tasks has ended (one that is not there yet counts them when it appears)."""
+def _count(draft: Draft, reference: str, ended: str) -> None:
+    """One more of a JOIN's tasks has ended (one that is not there yet counts them when it appears), or of those that
+    a step depends on."""
     row = draft.execution.tasks.get(reference)
     if row is None or row.is_terminal:
+        return
+    if row.waiting_for is WaitingFor.DEPENDENCIES:
+        _count_dependency(draft, row, ended)
+        return
+    if row.task_type not in ("JOIN", "EXCLUSIVE_JOIN") or ended in draft.step(row).depends_on:
+        return
+    if row.task_type == "EXCLUSIVE_JOIN":
+        _joined_exclusively(draft, row)
         return
     counted = evolve(row, progress_done=(row.progress_done or 0) + 1, updated_at_ms=draft.now_ms)
     if counted.progress_done == counted.progress_total:
         _joined(draft, counted)
     else:
         draft.set_aside(counted)
+
+
+def _count_dependency(draft: Draft, row: TaskState, ended: str) -> None:
+    node, suffix = draft.execution.definition.locate(row.reference)
+    if ended not in node.step.depends_on:  # a JOIN that has not begun counts its tasks when it does
+        return
+    left = dependencies.counted(draft, row, node.step, suffix)
+    if left is None:
+        _begin(draft, node.step, suffix, ReasonCode.DEPENDENCIES_DONE)
+    else:
+        draft.set_aside(left)
+
+
+def _joined_exclusively(draft: Draft, row: TaskState) -> None:
+    """One of the tasks that an EXCLUSIVE_JOIN may take has ended: is it the one?"""
+    node, suffix = draft.execution.definition.locate(row.reference)
+    task = forks.exclusively_joined(draft.execution, node.step, suffix)
+    if task is None or not task.is_terminal:
+        return
+    if FACTS[task.status].is_successful:
+        _end(draft, row, ReasonCode.JOINED, task.output or b"{}", status=TaskStatus.COMPLETED)
+    else:
+        _fail(draft, row, ReasonCode.JOINED, f"{task.reference} {task.status}: {task.reason or 'no reason given'}")
 
 
 def _joined(draft: Draft, row: TaskState) -> None:
@@ -238,28 +301,7 @@ def _fail(
     flow.end_badly(draft, row, ending, reason, {"output": output, "waiting_for": None}, may_retry=False)
 
 
-# --- SUB_WORKFLOW, START_WORKFLOW
-
-
-def _start(draft: Draft, task: TaskState, workflow_id: str, started: StartedWorkflow) -> StartWorkflow:
-    workflow = draft.workflow
-    return StartWorkflow(
-        key=workflow_id,
-        operator=f"workflow:{workflow.workflow_id}",
-        name=started.name,
-        version=started.version,
-        definition=started.definition,
-        input=started.input,
-        correlation_id=started.correlation_id,
-        priority=started.priority,
-        created_by=workflow.created_by,
-        source=f"task {task.task_id}",
-        strategy=IdempotencyStrategy.RETURN_EXISTING,
-        tenant=workflow.tenant,
-        deadline_at_ms=workflow.deadline_at_ms if started.is_child else None,
-        task_to_domain=started.task_to_domain,
-        parent=Parent(workflow.workflow_id, task.reference, task.task_id) if started.is_child else None,
-    )
+# --- SUB_WORKFLOW
 
 
 def sub_workflow_ended(draft: Draft, command: SubWorkflowEnded, task: TaskState | str) -> str | None:
@@ -276,7 +318,7 @@ def sub_workflow_ended(draft: Draft, command: SubWorkflowEnded, task: TaskState 
         cause, phase, status = _CHILD_ENDS[command.status]
         ending = flow.Ending(cause, phase, status, ReasonCode.SUB_WORKFLOW_ENDED)
         reason = command.reason or f"sub-workflow {task.sub_workflow_id} ended {command.status}"
-        flow.end_badly(draft, task, ending, reason, {"output": encoded, "waiting_for": None}, may_retry=False)
+        flow.end_badly(draft, task, ending, reason, {"output": encoded, "waiting_for": None})
     return None
 
 
@@ -306,7 +348,7 @@ def take_result(draft: Draft, task: TaskState, report: TaskReported) -> bool:
         return False
     step = draft.step(task)
     if step.type == "DO_WHILE" and not task.is_in_engine:
-        _condition_told(draft, task, step, report)
+        _condition_told(draft, task, report)
         return True
     if step.type in ("SWITCH", "DECISION"):
         found, _ = switch.chosen(step, report.output)
@@ -334,14 +376,18 @@ def _round_over(draft: Draft, node: Node, inside: str) -> None:
     row = draft.execution.tasks[node.step.reference + outer]
     if row.is_terminal:
         return
-    step, data = node.step, _loop_input(draft, node.step, row)
-    items = loops.items_of(step, data)
-    if isinstance(items, list):
-        if row.iteration < len(items):
-            _iterate(draft, step, row, outer, items)
+    step = node.step
+    if row.progress_total is not None:  # a list, and nobody is asked
+        if row.iteration >= row.progress_total:
+            _loop_over(draft, node, row)
+        elif draft.written < rounds.MAX_ROWS:
+            _next_item(draft, node, row)
         else:
-            _loop_over(draft, step, row)
+            waits = evolve(row, waiting_for=WaitingFor.TURN, updated_at_ms=draft.now_ms)
+            draft.set_aside(rounds.with_deadline(waits, step))
+            rounds.ask_for_turn(draft, row)
         return
+    data = _loop_input(draft, step, row)
     condition = orjson.dumps(loops.condition_input(draft.execution, step, row, data))
     asking = evolve(row, input=condition)
     if (problem := flow.input_problem(draft, asking)) is not None:
@@ -356,35 +402,74 @@ def _loop_input(draft: Draft, step: WorkflowTask, row: TaskState) -> Any:
     return orjson.loads(task_input(draft.execution, step, row.task_id, draft.context.environment, scope=scope))
 
 
-def _condition_told(draft: Draft, task: TaskState, step: WorkflowTask, report: TaskReported) -> None:
+def _condition_told(draft: Draft, task: TaskState, report: TaskReported) -> None:
     task = evolve(task, sequence=report.sequence, worker_id=None)
+    node, _ = draft.execution.definition.locate(task.reference)
     if loops.is_true(orjson.loads(report.output or b"{}").get("result")):
-        outer = task.reference.removeprefix(step.reference)
-        _iterate(draft, step, task, outer, None)
+        _next_round(draft, node, task)
     else:
-        _loop_over(draft, step, task)
+        _loop_over(draft, node, task)
 
 
-def _iterate(draft: Draft, step: WorkflowTask, row: TaskState, outer: str, items: list[Any] | None) -> None:
-    iteration = row.iteration + 1
+def _next_round(draft: Draft, node: Node, row: TaskState) -> None:
+    """The condition holds."""
+    _leave(draft, node, row)
     changes: dict[str, Any] = {
-        "iteration": iteration,
-        "output": orjson.dumps(loops.progress(items, iteration)),
+        "iteration": row.iteration + 1,
+        "output": orjson.dumps(loops.progress(None, row.iteration + 1)),
         "waiting_for": WaitingFor.TASKS,
         "lease": None,
         "heartbeat_at_ms": None,
         "handed_out_at_ms": None,
-        "progress_done": None if items is None else iteration - 1,
+        "progress_done": None,
     }
-    if items is None:
-        draft.move(row, Cause.ITERATES, Phase.RUNNING, ReasonCode.ITERATED, **changes)
-    else:  # nobody was asked: no transition
-        draft.set_aside(evolve(row, updated_at_ms=draft.now_ms, **changes))
-    begin(draft, step.body, f"{outer}__{iteration}", ReasonCode.PREVIOUS_TASK_DONE)
+    row = draft.move(row, Cause.ITERATES, Phase.RUNNING, ReasonCode.ITERATED, **changes)
+    _begin_round(draft, node, row)
 
 
-def _loop_over(draft: Draft, step: WorkflowTask, row: TaskState) -> None:
-    output = loops.output(draft.execution, step, row)
+def _next_item(draft: Draft, node: Node, row: TaskState) -> None:
+    """Nobody was asked: no transition."""
+    _leave(draft, node, row)
+    row = rounds.at_round(row, row.iteration + 1, node.step)
+    if rounds.is_written(row):
+        draft.set_aside(evolve(row, updated_at_ms=draft.now_ms))
+    else:
+        draft.note(row)
+    _begin_round(draft, node, row)
+
+
+def _leave(draft: Draft, node: Node, row: TaskState) -> None:
+    draft.execution, gone = rounds.leave(draft.execution, node, row, row.iteration)
+    draft.left += gone
+
+
+def _begin_round(draft: Draft, node: Node, row: TaskState) -> None:
+    outer = row.reference.removeprefix(node.step.reference)
+    begin(draft, node.step.body, f"{outer}__{row.iteration}", ReasonCode.PREVIOUS_TASK_DONE)
+
+
+def continue_loop(draft: Draft, command: ContinueLoop, task: TaskState | str) -> str | None:
+    """A loop that has let others go first goes on. ``task``: what it is about, or why that belongs to the past."""
+    if isinstance(task, str):
+        return task
+    if task.waiting_for is not WaitingFor.TURN or task.iteration != command.round:
+        return f"the loop is in round {task.iteration} and does not wait for its turn behind round {command.round}"
+    if draft.workflow.status is WorkflowStatus.PAUSED:
+        return "the workflow is paused, the loop goes on with it"
+    node, _ = draft.execution.definition.locate(task.reference)
+    _next_item(draft, node, task)
+    return None
+
+
+def turn_lost(draft: Draft, task: TaskState) -> None:
+    """The command by which a loop goes on did not come."""
+    node, _ = draft.execution.definition.locate(task.reference)
+    _next_item(draft, node, task)
+
+
+def _loop_over(draft: Draft, node: Node, row: TaskState) -> None:
+    output = rounds.output(draft.execution, node, row)
+    draft.execution = rounds.forget(draft.execution, row)
     limit = draft.context.max_payload_bytes
     if len(output) > limit:
         reason = f"the outputs of {row.iteration} iterations have {len(output)} bytes, the limit is {limit}: "

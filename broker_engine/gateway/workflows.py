@@ -26,7 +26,7 @@ from broker_engine.gateway.documents import (
 )
 from broker_engine.gateway.hub import Hub
 from broker_engine.gateway.read_model import workflows
-from broker_engine.model.commands import PauseWorkflow, ResetCallbacks, ResumeWorkflow, TerminateWorkflow
+from broker_engine.model.commands import PauseWorkflow, PushMessage, ResetCallbacks, ResumeWorkflow, TerminateWorkflow
 from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.model.status import TaskStatus, WorkflowStatus
 from broker_engine.wire.codecs import WORKFLOW_STATE
@@ -51,7 +51,6 @@ NOT_YET: Mapping[str, tuple[str, str]] = {
     "jump to a task": ("POST", "/{workflow_id}/jump/{reference}"),
     "remove": ("DELETE", "/{workflow_id}/remove"),
     "change variables": ("POST", "/{workflow_id}/variables"),
-    "send a message": ("POST", "/{workflow_id}/messages"),
     "test": ("POST", "/test"),
     "bulk restart": ("POST", "/bulk/restart"),
     "bulk retry": ("POST", "/bulk/retry"),
@@ -373,6 +372,12 @@ def pause(engine: Engine, workflow_id: str, reason: str | None = None) -> Respon
 def resume(engine: Engine, workflow_id: str) -> Response:
     engine.ask(ResumeWorkflow, workflow_id)
     return empty_answer()
+
+
+@router.post("/{workflow_id}/messages")
+def send_message(engine: Engine, workflow_id: str, message: Annotated[dict[str, Any], JsonBody()]) -> Response:
+    """Send a message to a live workflow; the answer is the message's id (429 when it holds too many already)."""
+    return text_answer(engine.ask(PushMessage, workflow_id, payload=orjson.dumps(message)))
 
 
 @router.post("/{workflow_id}/resetcallbacks")

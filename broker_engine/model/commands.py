@@ -44,7 +44,8 @@ class Command:
 
 
 class Parent(NamedTuple):
-    """The task of another workflow that a sub-workflow was started by."""
+    """The task of another workflow that a sub-workflow was started by; both empty for a failure workflow, which is no
+    part of the failed one: that hears only of a start that is refused."""
 
     workflow_id: str
     reference: str
@@ -84,6 +85,13 @@ class TerminateWorkflow(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PushMessage(Command):
+    """Send a message (a JSON object) to a live workflow; a task of it takes it."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseWorkflow(Command):
     """End a quarantine; the commands kept meanwhile follow on the log."""
 
@@ -104,6 +112,13 @@ class SubWorkflowEnded(TaskCommand):
     status: WorkflowStatus
     output: bytes | None = None
     reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinueLoop(TaskCommand):
+    """A loop that has let others go first goes on behind this round."""
+
+    round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,6 +432,8 @@ AnyCommand = (
     | DelayDue
     | QueueReady
     | SubWorkflowEnded
+    | ContinueLoop
+    | PushMessage
     | AskForSlot
     | TellSlotStarted
     | GiveSlotBack

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from broker_engine.model.commands import ScheduleRefused, StartWorkflow, SubWorkflowEnded, TerminateWorkflow
+from broker_engine.model.commands import (
+    ContinueLoop,
+    ScheduleRefused,
+    StartWorkflow,
+    SubWorkflowEnded,
+    TerminateWorkflow,
+)
 from broker_engine.model.slots import SlotMessage
 from broker_engine.model.state import Execution, Step, TaskState
 from broker_engine.model.status import Phase, ReasonCode, TaskStatus, WorkflowStatus
@@ -126,9 +132,9 @@ class TellWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Send a command to another workflow, in the same transaction."""
+    """Send a command to another workflow, or to this one for a later turn, in the same transaction."""
 
-    command: StartWorkflow | TerminateWorkflow | SubWorkflowEnded | ScheduleRefused
+    command: StartWorkflow | TerminateWorkflow | SubWorkflowEnded | ContinueLoop | ScheduleRefused
 
 
 Output = Schedule | Delay | Answer | Confirm | WriteDefinition | RememberStart | TellLimiter | TellWorker | Send
@@ -147,3 +153,5 @@ class Decision(NamedTuple):
     transitions: tuple[Transition, ...] = ()
     outputs: tuple[Output, ...] = ()
     ignored: str | None = None
+    #: Rows that are not kept in memory any more (rounds of loops that are over).
+    left: tuple[TaskState, ...] = ()

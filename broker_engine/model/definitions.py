@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
+from immutables import Map
+
 
 class RetryLogic(StrEnum):
     FIXED = "FIXED"
@@ -123,6 +125,10 @@ class WorkflowTask:
     branches: tuple[Steps, ...] = ()
     #: JOIN: references that it waits for.
     join_on: tuple[str, ...] = ()
+    #: EXCLUSIVE_JOIN: what it takes when none of those has run.
+    join_default: tuple[str, ...] = ()
+    #: References of its list that have to end before it begins.
+    depends_on: tuple[str, ...] = ()
     #: DO_WHILE: what is repeated while the condition holds, or once for each item.
     body: Steps = ()
     loop_condition: str | None = None
@@ -131,6 +137,13 @@ class WorkflowTask:
     sink: str | None = None
     #: LAMBDA: the body of a function.
     script: str | None = None
+    #: DYNAMIC: the input parameter that names what it runs.
+    dynamic_name: str | None = None
+    #: FORK_JOIN_DYNAMIC: the input parameters with its tasks, and with their inputs.
+    fork_tasks: str | None = None
+    fork_inputs: str | None = None
+    #: Laid over the resolved input as it is (tasks of a dynamic fork).
+    given: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def retry_limit(self) -> int:
@@ -154,15 +167,40 @@ class Node(NamedTuple):
     owner: str | None
     #: The loops around it, the outermost first.
     loops: tuple[str, ...]
+    #: Whether its list is in the order of dependencies, not of its places.
+    is_dag: bool = False
 
 
 def index(steps: Steps, owner: str | None = None, loops: tuple[str, ...] = ()) -> Iterator[tuple[str, Node]]:
     """Every step of a tree by its reference, parents first."""
+    is_dag = any(step.depends_on for step in steps)
     for position, step in enumerate(steps):
-        yield step.reference, Node(step, steps, position, owner, loops)
+        yield step.reference, Node(step, steps, position, owner, loops, is_dag)
         inside = (*loops, step.reference) if step.body else loops
         for inner in step.lists:
             yield from index(inner, step.reference, inside)
+
+
+class Dynamic(NamedTuple):
+    """Steps that an execution has got while it ran (decider/dynamic.py)."""
+
+    #: Where they stand, by reference and the iterations in the name of the task that brought them.
+    nodes: Map[tuple[str, str], Node] = Map()
+    #: The JOIN that waits for a task of a dynamic fork; both as tasks are called.
+    joins: Map[str, str] = Map()
+    #: The lists that a dynamic fork's task begins.
+    lists: Map[str, tuple[Steps, ...]] = Map()
+    #: The references that such a JOIN waits for.
+    waits: Map[str, tuple[str, ...]] = Map()
+
+    def node(self, reference: str, suffix: str) -> Node | None:
+        """The step of this reference that a task with this suffix belongs to."""
+        numbers = iterations(suffix)
+        for depth in range(len(numbers), -1, -1):
+            node = self.nodes.get((reference, "".join(f"__{number}" for number in numbers[:depth])))
+            if node is not None:
+                return node
+        return None
 
 
 def iterations(suffix: str) -> tuple[str, ...]:
@@ -194,12 +232,27 @@ class WorkflowDef:
 
     #: Every step of the tree by its reference.
     index: Mapping[str, Node] = field(default_factory=dict, compare=False, repr=False)
-    #: The JOINs that wait for a reference.
+    #: The JOINs, and the steps that depend on it, that wait for a reference.
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
+    #: Steps that are no part of the document: an execution has them beside it.
+    dynamic: Dynamic = field(default=Dynamic(), compare=False, repr=False)
 
     def task(self, reference: str) -> WorkflowTask:
         """The step of a task, whichever iteration it belongs to."""
         return self.locate(reference)[0].step
+
+    def node(self, reference: str, suffix: str = "") -> Node | None:
+        """The place of a step, in the round that a task with this suffix belongs to."""
+        if self.dynamic.nodes and (node := self.dynamic.node(reference, suffix)) is not None:
+            return node
+        return self.index.get(reference)
+
+    def joins_of(self, reference: str, node: Node, suffix: str) -> list[str]:
+        """What waits for a task, as it is called in its round: JOINs, and steps that depend on it."""
+        found = [join + suffix for join in self.joins.get(node.step.reference, ())]
+        if (join := self.dynamic.joins.get(reference)) is not None:
+            found.append(join)
+        return found
 
     def locate(self, reference: str) -> tuple[Node, str]:
         """A task's place in the tree, and the iterations in its name: ``("charge", "__2__5")`` for ``charge__2__5``.
@@ -207,14 +260,14 @@ class WorkflowDef:
         Raises:
             KeyError: there is no such task.
         """
-        node = self.index.get(reference)
+        node = self.node(reference) if self.dynamic.nodes else self.index.get(reference)
         if node is not None and not node.loops:
             return node, ""
         base, suffix = reference, ""
         while base:
             base, _, number = base.rpartition("__")
             suffix = f"__{number}{suffix}"
-            node = self.index.get(base)
+            node = self.node(base, suffix)
             if node is not None and len(node.loops) == len(iterations(suffix)) and number.isdigit():
                 return node, suffix
         raise KeyError(reference)

@@ -44,6 +44,15 @@ class Step(NamedTuple):
     reason: str | None = None
 
 
+class Message(NamedTuple):
+    """A message to a workflow that no task has taken yet."""
+
+    message_id: str
+    received_at_ms: int
+    #: A JSON object.
+    payload: bytes
+
+
 class WorkflowState(NamedTuple):
     """One workflow execution. ``status`` comes first: restore reads it without decoding the rest (wire/states.py)."""
 
@@ -87,6 +96,8 @@ class WorkflowState(NamedTuple):
     parent_workflow_id: str | None = None
     parent_reference: str | None = None
     parent_task_id: str | None = None
+    #: What was sent to it and no task has taken yet.
+    messages: tuple[Message, ...] = ()
 
 
 class TaskState(NamedTuple):
@@ -165,6 +176,8 @@ class TaskState(NamedTuple):
     paused_ms: int = 0
     #: The workflow that it has started and waits for.
     sub_workflow_id: str | None = None
+    #: What it has brought to run by, as JSON: the tasks of a dynamic fork, or the definition of a DYNAMIC task.
+    definition: bytes | None = None
 
     @property
     def is_terminal(self) -> bool:
@@ -201,6 +214,8 @@ class Execution(NamedTuple):
     last_seq: int = 0
     #: References of the tasks that have not ended: what a decision looks at, however many have. None: not counted yet.
     live: frozenset[str] | None = None
+    #: The outputs of rounds that are over, by the loop's reference and the round: their rows are kept no longer.
+    rounds: Map[str, bytes] = Map()
 
     def with_task(self, task: TaskState) -> Execution:
         reference = task.reference
@@ -209,7 +224,7 @@ class Execution(NamedTuple):
             live = frozenset(name for name, known in tasks.items() if known.ended_at_ms is None)
         elif (task.ended_at_ms is None) is not (reference in live):
             live = live ^ {reference}
-        return Execution(self.workflow, tasks, self.definition, max(self.last_seq, task.seq), live)
+        return Execution(self.workflow, tasks, self.definition, max(self.last_seq, task.seq), live, self.rounds)
 
     def live_tasks(self) -> list[TaskState]:
         """The tasks that have not ended, in the order in which they appeared (sets have none)."""

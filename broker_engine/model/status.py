@@ -139,6 +139,9 @@ class WaitingFor(StrEnum):
     TASKS = "tasks"  # other tasks: those that a JOIN joins, the body of a loop
     TIME = "time"  # the moment that a WAIT names
     WORKFLOW = "workflow"  # its sub-workflow
+    TURN = "turn"  # a loop that others are let before
+    MESSAGES = "messages"  # sent to its workflow
+    DEPENDENCIES = "dependencies"  # the tasks that it depends on
     UPDATE = "update"  # somebody ends it: HUMAN, WAIT without a moment
 
 
@@ -186,7 +189,11 @@ class ReasonCode(StrEnum):
     ROUND_OVER = "ROUND_OVER"
     ITERATED = "ITERATED"
     WAIT_OVER = "WAIT_OVER"
+    MESSAGES_TAKEN = "MESSAGES_TAKEN"
+    DEPENDENCIES_DONE = "DEPENDENCIES_DONE"
+    SUB_WORKFLOW_STARTED = "SUB_WORKFLOW_STARTED"
     SUB_WORKFLOW_ENDED = "SUB_WORKFLOW_ENDED"
+    FAILURE_WORKFLOW_REFUSED = "FAILURE_WORKFLOW_REFUSED"
     TERMINATED_BY_TASK = "TERMINATED_BY_TASK"
     QUARANTINED = "QUARANTINED"
     RELEASED = "RELEASED"

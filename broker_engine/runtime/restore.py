@@ -16,6 +16,7 @@ import structlog
 from immutables import Map
 
 from broker_engine.decider.definition_tree import from_snapshot
+from broker_engine.decider.rounds import rebuilt
 from broker_engine.errors import LogError, UnsafeSettings
 from broker_engine.log.ports import BEGINNING, CommittedOffset, Isolation, Log, Record, TopicPartition
 from broker_engine.model.slots import Entry
@@ -249,4 +250,7 @@ def _execution(partition: Partition, value: bytes, tasks: list[TaskState]) -> Ex
             execution = execution.with_task(task)
         else:  # kept for its tombstone
             partition.store.put_task(task.workflow_id, task.task_id, TASK_STATE.encode(task))
+    execution, left = rebuilt(execution)
+    for task in left:
+        partition.store.put_task(task.workflow_id, task.task_id, TASK_STATE.encode(task))
     return execution

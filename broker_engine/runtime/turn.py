@@ -37,7 +37,7 @@ from broker_engine.model.decision import Decision, RememberStart, WriteDefinitio
 from broker_engine.model.definitions import WorkflowDef
 from broker_engine.model.limits import LIMIT_KEY
 from broker_engine.model.slots import LimitCommand, LimitTick
-from broker_engine.model.state import Execution
+from broker_engine.model.state import Execution, TaskState
 from broker_engine.model.status import WaitingFor
 from broker_engine.runtime.definitions import DefinitionView
 from broker_engine.runtime.limits import Limits, LimitTurn
@@ -45,6 +45,7 @@ from broker_engine.runtime.outbox import Batch, Outbox
 from broker_engine.runtime.partition import CHECKPOINT_EVERY_MS, Clocks, Partition
 from broker_engine.runtime.pollers import Pollers
 from broker_engine.runtime.queues import Queues
+from broker_engine.wire.codecs import TASK_STATE
 from broker_engine.wire.commands import decode_command
 from broker_engine.wire.records import Idempotency
 from broker_engine.wire.signing import Signer
@@ -97,6 +98,8 @@ class Overlay:
     idempotency: dict[str, Idempotency] = field(default_factory=dict)
     #: Only when this turn has decided limits.
     limits: LimitTurn | None = None
+    #: Rows that leave the memory, for the local store.
+    left: list[TaskState] = field(default_factory=list)
 
 
 class Turn:
@@ -328,6 +331,7 @@ class Turn:
             self.batch.records.append(self._setting.outbox.snapshot(definition, partition.number, document))
             overlay.snapshots[definition.content_hash] = definition
         overlay.executions[command.key] = execution
+        overlay.left += decision.left
         partition.watch(command.key, execution)
 
     def _deadlines(self, partition: Partition, overlay: Overlay, record: Record) -> None:
@@ -454,6 +458,8 @@ class Turn:
             partition.idempotency.update(overlay.idempotency)
             for workflow_id, execution in overlay.executions.items():
                 self._merge_execution(partition, workflow_id, execution)
+            for task in overlay.left:
+                partition.store.put_task(task.workflow_id, task.task_id, TASK_STATE.encode(task))
             partition.store.flush()
         for task_type in self.registered:
             self._setting.queues.request("default", task_type)

@@ -14,6 +14,7 @@ from broker_engine.model.commands import (
     CancelTask,
     ClearCap,
     Command,
+    ContinueLoop,
     DeadlineReached,
     DelayDue,
     DeleteSchedule,
@@ -28,6 +29,7 @@ from broker_engine.model.commands import (
     PauseSchedule,
     PauseTask,
     PauseWorkflow,
+    PushMessage,
     PutSchedule,
     PutTaskDef,
     PutWorkflowDef,
@@ -106,6 +108,8 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     ResumeSchedule: CommandType.RESUME_SCHEDULE,
     ScheduleDue: CommandType.SCHEDULE_DUE,
     ScheduleRefused: CommandType.SCHEDULE_REFUSED,
+    ContinueLoop: CommandType.CONTINUE_LOOP,
+    PushMessage: CommandType.PUSH_MESSAGE,
 }
 #: Commands that workers send under a token; a lease-less report (an operator finishing a task) is signed instead.
 WORKER_COMMANDS = frozenset(
@@ -325,6 +329,14 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.REROUTE_TASK: lambda r, common: RerouteTask(
         **_about_domain(r, common), reason=_need(r.reason, "reason")
     ),
+    CommandType.CONTINUE_LOOP: lambda r, common: ContinueLoop(
+        **common,
+        reference=_need(r.reference, "reference"),
+        task_id=_need(r.task_id, "taskId"),
+        hand_out=r.hand_out,
+        round=r.sequence,
+    ),
+    CommandType.PUSH_MESSAGE: lambda r, common: PushMessage(**common, payload=_need(r.payload, "payload")),
     CommandType.SUB_WORKFLOW_ENDED: lambda r, common: SubWorkflowEnded(
         **common,
         reference=_need(r.reference, "reference"),
@@ -493,6 +505,8 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             }
         case SubWorkflowEnded():
             return {"workflow_status": command.status, "payload": command.output, "reason": command.reason}
+        case ContinueLoop():
+            return {"sequence": command.round}
         case AskForSlot(slot=slot):
             return {
                 "task_id": slot.task_id,
@@ -526,6 +540,8 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             return {"payload": command.document, "overwrite": command.overwrite}
         case DeleteWorkflowDef():
             return {"version": command.version}
+        case PushMessage():
+            return {"payload": command.payload}
         case SetCap():
             return {"payload": command.document}
         case _:

@@ -33,6 +33,7 @@ from broker_engine.model.commands import (
     MoveTask,
     PauseTask,
     PauseWorkflow,
+    PushMessage,
     PutTaskDef,
     PutWorkflowDef,
     ReleaseWorkflow,
@@ -440,6 +441,20 @@ class Client:
             Conflict: it is not paused.
         """
         return _check(self._courier.ask(ResumeWorkflow(key=workflow_id, **self._common()), self._timeout)).message
+
+    def push_message(self, workflow_id: str, payload: Mapping[str, Any]) -> str:
+        """Send a message to a live workflow: a PULL_WORKFLOW_MESSAGES task of it takes it, now or later.
+
+        Returns the message's id.
+
+        Raises:
+            NotFound: there is no such workflow.
+            Conflict: it has ended.
+            PayloadTooLarge: the message is.
+            TooManyRequests: too many messages wait to be taken; try again later.
+        """
+        command = PushMessage(key=workflow_id, payload=orjson.dumps(payload), **self._common())
+        return _check(self._courier.ask(command, self._timeout)).message
 
     def cancel_task(self, target: str, reference: str | None = None, *, reason: str | None = None) -> str:
         """End a task as CANCELED: a waiting one at once, a running one at its next safe point. Returns what came of it.

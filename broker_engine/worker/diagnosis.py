@@ -147,6 +147,9 @@ def explain(
             text = _in_line(task, place, now_ms)
         case WaitingFor.LOCK:
             text = _locked_out(task, place)
+        case WaitingFor.DEPENDENCIES:
+            done = f"{task.progress_done or 0} of the {task.progress_total} tasks that it depends on have ended"
+            text = f"{task.reason}; {done}"
         case None:
             text = f"{task.phase}"
         case _:
@@ -165,6 +168,11 @@ def _in_engine(task: TaskState, now_ms: int) -> str:
             return f"waits for {left} of the {task.progress_total} tasks that it joins"
         case WaitingFor.TIME:
             return f"waits for its moment, in {_seconds((task.due_at_ms or now_ms) - now_ms)}"
+        case WaitingFor.TURN:
+            return f"in round {task.iteration} of {task.progress_total}, and lets others go first"
+        case WaitingFor.MESSAGES:
+            how = f"broker-engine workflow push-message {task.workflow_id} JSON"
+            return f"waits for a message to its workflow; send one with `{how}`"
         case WaitingFor.WORKFLOW:
             return f"waits for its sub-workflow {task.sub_workflow_id}"
         case _:

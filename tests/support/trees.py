@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 
 from broker_engine.decider.definition_tree import from_snapshot, parse_workflow_def
+from broker_engine.model.commands import StartWorkflow
+from broker_engine.model.decision import Send
 from broker_engine.model.state import TaskState
 from broker_engine.model.status import Phase, WaitingFor
 from tests.builders import Definitions, Story
@@ -74,8 +76,18 @@ class Tree(Story):
         return self
 
     def row(self, reference: str) -> TaskState:
-        assert self.execution is not None
-        return self.execution.tasks[reference]
+        return self.execution_now.tasks.get(reference) or self.left[reference]
+
+    @property
+    def rows(self) -> dict[str, TaskState]:
+        """The latest attempt of every reference, those of rounds that are over included."""
+        rows = {task.reference: task for task in self.left.values()}
+        return rows | dict(self.execution_now.tasks)
+
+    @property
+    def starts(self) -> list[StartWorkflow]:
+        """The workflows that the last decision starts."""
+        return [out.command for out in self.now(Send) if isinstance(out.command, StartWorkflow)]
 
     def output(self, reference: str) -> Any:
         return orjson.loads(self.row(reference).output or b"null")
@@ -85,8 +97,7 @@ class Tree(Story):
 
     @property
     def statuses(self) -> dict[str, str]:
-        assert self.execution is not None
-        rows = sorted(self.execution.tasks.values(), key=lambda task: task.seq)
+        rows = sorted(self.rows.values(), key=lambda task: task.seq)
         return {task.reference: task.status.value for task in rows}
 
     @property

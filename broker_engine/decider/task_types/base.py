@@ -45,6 +45,14 @@ class StartedWorkflow(NamedTuple):
     is_child: bool
 
 
+class ForkedTask(NamedTuple):
+    """One task that a dynamic fork begins."""
+
+    document: Mapping[str, Json]
+    #: What is laid over its input, as it is.
+    given: Mapping[str, Json]
+
+
 class Begun(NamedTuple):
     """How a task of an operator begins."""
 
@@ -64,6 +72,12 @@ class Begun(NamedTuple):
     variables: Json = None
     ends: WorkflowEnd | None = None
     starts: StartedWorkflow | None = None
+    #: How many of the workflow's messages it takes.
+    takes: int = 0
+    #: What a dynamic fork begins; where that comes from, and what of the input is not stored again beside it.
+    forks: tuple[ForkedTask, ...] | None = None
+    field: str = ""
+    taken: tuple[str, ...] = ()
 
 
 class Seen(NamedTuple):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import orjson
+
 from broker_engine.decider.documents import Scope, find_task
 from broker_engine.decider.task_types.base import Begun, How, ListEnd, Seen, TaskType, missing
 from broker_engine.errors import Violation
@@ -30,10 +32,15 @@ def _check_fork(document: Mapping[str, Json], path: str) -> list[Violation]:
     return []
 
 
+def waits_for(execution: Execution, step: WorkflowTask, suffix: str) -> tuple[str, ...]:
+    """The references that a JOIN waits for: behind a dynamic fork those of its tasks."""
+    return execution.definition.dynamic.waits.get(step.reference + suffix, step.join_on)
+
+
 def joined(execution: Execution, step: WorkflowTask, suffix: str) -> dict[str, TaskState]:
     """The tasks of a JOIN that are there, by reference."""
     scope = Scope(execution.definition.index[step.reference].loops, iterations(suffix))
-    found = {reference: find_task(execution, reference, scope) for reference in step.join_on}
+    found = {reference: find_task(execution, reference, scope) for reference in waits_for(execution, step, suffix)}
     return {reference: task for reference, task in found.items() if task is not None}
 
 
@@ -44,7 +51,7 @@ def _join(step: WorkflowTask, seen: Seen) -> Begun:
         How.RUNNING,
         code=ReasonCode.PREVIOUS_TASK_DONE,
         waiting_for=WaitingFor.TASKS,
-        progress=(ended, len(step.join_on)),
+        progress=(ended, len(waits_for(seen.execution, step, seen.suffix))),
     )
 
 
@@ -62,6 +69,39 @@ def verdict(execution: Execution, step: WorkflowTask, suffix: str) -> tuple[Task
     return TaskStatus.COMPLETED, output, None
 
 
+def exclusively_joined(execution: Execution, step: WorkflowTask, suffix: str) -> TaskState | None:
+    """The task that an EXCLUSIVE_JOIN takes: the first of its `joinOn` that has run, or else of its default ones."""
+    scope = Scope(execution.definition.index[step.reference].loops, iterations(suffix))
+    for reference in (*step.join_on, *step.join_default):
+        task = find_task(execution, reference, scope)
+        if task is not None and task.status is not TaskStatus.SKIPPED:
+            return task
+    return None
+
+
+def _exclusive_join(step: WorkflowTask, seen: Seen) -> Begun:
+    task = exclusively_joined(seen.execution, step, seen.suffix)
+    if task is None:
+        named = ", ".join((*step.join_on, *step.join_default))
+        reason = f"none of {named} has begun: name a task that always runs in defaultExclusiveJoinTask"
+        return Begun(How.FAILED, reason=reason, code=ReasonCode.TERMINAL_ERROR)
+    if not task.is_terminal:
+        return Begun(How.RUNNING, code=ReasonCode.PREVIOUS_TASK_DONE, waiting_for=WaitingFor.TASKS, progress=(0, 1))
+    if not FACTS[task.status].is_successful:
+        reason = f"{task.reference} {task.status}: {task.reason or 'no reason given'}"
+        return Begun(How.FAILED, reason=reason, code=ReasonCode.JOINED)
+    return Begun(How.DONE, output=orjson.loads(task.output or b"{}"), code=ReasonCode.JOINED)
+
+
+def _check_exclusive(document: Mapping[str, Json], path: str) -> list[Violation]:
+    return missing(document, path, "joinOn")
+
+
+EXCLUSIVE_JOIN = TaskType(
+    about="takes the output of the first task of its `joinOn` that has run (behind a SWITCH)",
+    begin=_exclusive_join,
+    check=_check_exclusive,
+)
 FORK_JOIN = TaskType(
     about="begins several lists side by side; a JOIN follows it",
     begin=_fork,

@@ -7,6 +7,7 @@ Tasks of the body carry their iteration in their name: ``ref__3``, in nested loo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import orjson
 
@@ -72,17 +73,23 @@ def is_true(result: Json) -> bool:
     return result if isinstance(result, bool) else isinstance(result, int | float) and result > 0
 
 
-def output(execution: Execution, step: WorkflowTask, row: TaskState) -> bytes:
-    """The outputs of the body by iteration (of the last ``keepLastN``), and their number."""
-    keep = orjson.loads(row.input).get("keepLastN")
-    last = row.iteration
-    first = max(last - keep + 1, 1) if isinstance(keep, int) and not isinstance(keep, bool) and keep > 0 else 1
-    parts = [b'"iteration":%d' % last]
-    for iteration in range(first, last + 1):
-        inside = _inside(execution, step, row, iteration)
-        fields = b",".join(orjson.dumps(name) + b":" + (task.output or b"{}") for name, task in inside.items())
-        parts.append(b'"%d":{%b}' % (iteration, fields))
-    return b"{" + b",".join(parts) + b"}"
+@lru_cache(maxsize=64)
+def _parsed(data: bytes) -> tuple[list[Json] | None, int | None]:
+    """The items and ``keepLastN`` of a loop's input: asked for with each round, and the same in all of them."""
+    document = orjson.loads(data)
+    items, keep = document.get("items"), document.get("keepLastN")
+    is_number = isinstance(keep, int) and not isinstance(keep, bool) and keep > 0
+    return items if isinstance(items, list) else None, keep if is_number else None
+
+
+def listed(data: bytes) -> list[Json] | None:
+    """The items of a loop over a list, by its row's input."""
+    return _parsed(data)[0]
+
+
+def keep_last(data: bytes) -> int | None:
+    """How many rounds a loop's output shows; None: all of them."""
+    return _parsed(data)[1]
 
 
 def _inside(execution: Execution, step: WorkflowTask, row: TaskState, iteration: int) -> dict[str, TaskState]:

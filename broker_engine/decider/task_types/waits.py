@@ -1,14 +1,17 @@
-"""WAIT and HUMAN: nothing to do but wait, for a moment or for somebody."""
+"""WAIT, HUMAN and PULL_WORKFLOW_MESSAGES: nothing to do but wait, for a moment, somebody, or messages."""
 
 from __future__ import annotations
 
 import re
 from calendar import timegm
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import orjson
 
 from broker_engine.decider.task_types.base import Begun, How, Seen, TaskType
 from broker_engine.errors import Violation
 from broker_engine.model.definitions import Json, WorkflowTask
+from broker_engine.model.state import Message
 from broker_engine.model.status import ReasonCode, WaitingFor
 
 _UNITS = {"day": 86_400, "hour": 3_600, "hr": 3_600, "min": 60, "minute": 60, "sec": 1, "second": 1}
@@ -18,6 +21,8 @@ _UNTIL = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?:[ T](\d{2}):(\d{2}))?(?:\s*(.+))
 _ZONE = re.compile(r"(?:UTC|GMT|Z)?(?:([+-])(\d{1,2})(?::?(\d{2}))?)?", re.IGNORECASE)
 #: A wait is a matter of days, perhaps of years.
 MAX_SECONDS = 2**31 - 1
+#: Messages that one task takes.
+MAX_BATCH = 100
 
 
 def _wait(_step: WorkflowTask, seen: Seen) -> Begun:
@@ -35,6 +40,36 @@ def _wait(_step: WorkflowTask, seen: Seen) -> Begun:
             return _refused(f"until {str(until)[:50]!r} must read like '2030-12-31 23:59 UTC' (UTC or an offset)")
         return _until_moment(max(moment_ms, seen.now_ms))
     return _until_update()
+
+
+def _pull(_step: WorkflowTask, seen: Seen) -> Begun:
+    size = seen.input.get("batchSize", 1)
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BATCH:
+        return _refused(f"batchSize must be a whole number from 1 to {MAX_BATCH}, not {size!r}")
+    workflow = seen.execution.workflow
+    taken = workflow.messages[:size]
+    if taken or seen.input.get("blocking") is False:
+        return Begun(How.DONE, output=messages_output(workflow.workflow_id, taken), takes=len(taken))
+    return Begun(How.RUNNING, code=ReasonCode.PREVIOUS_TASK_DONE, waiting_for=WaitingFor.MESSAGES)
+
+
+def batch_size(data: Mapping[str, Json]) -> int:
+    """How many messages a task takes at most, by its input."""
+    return int(data.get("batchSize", 1))
+
+
+def messages_output(workflow_id: str, taken: Sequence[Message]) -> Json:
+    """What such a task gives (Conductor's names)."""
+    listed = [
+        {
+            "id": message.message_id,
+            "workflowId": workflow_id,
+            "payload": orjson.loads(message.payload),
+            "receivedAt": message.received_at_ms,
+        }
+        for message in taken
+    ]
+    return {"messages": listed, "count": len(listed)}
 
 
 def _until_moment(at_ms: int) -> Begun:
@@ -85,4 +120,7 @@ def _check(document: Mapping[str, Json], path: str) -> list[Violation]:
 
 
 WAIT = TaskType(about="waits for a `duration`, `until` a moment, or for an update", begin=_wait, check=_check)
+PULL_WORKFLOW_MESSAGES = TaskType(
+    about="waits until messages are sent to the workflow, and takes up to `batchSize` of them", begin=_pull
+)
 HUMAN = TaskType(about="waits until somebody ends it", begin=lambda _step, _seen: _until_update())

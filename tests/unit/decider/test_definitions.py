@@ -319,14 +319,17 @@ def test_expressions_name_tasks_of_the_workflow() -> None:
 
     found = parse_workflow_def({**FILM, "tasks": [step], "outputParameters": {"o": "${c.output}"}}).violations
 
-    assert [(v.path, v.invalid_value) for v in found] == [("tasks[0].inputParameters", "b"), ("outputParameters", "c")]
+    assert [(v.path, v.invalid_value) for v in found] == [
+        ("tasks[0].inputParameters.x[0]", "b"),
+        ("outputParameters.o", "c"),
+    ]
     assert "known: workflow, a" in found[0].message
 
 
 def test_expressions_are_json_paths() -> None:
     found = step_violations(inputParameters={"x": "${workflow.input.}"})
 
-    assert found["tasks[0].inputParameters"].startswith("is not a JSONPath")
+    assert found["tasks[0].inputParameters.x"].startswith("is not a JSONPath")
 
 
 def test_a_step_overrides_the_retries_of_its_definition() -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import pytest
 
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.moves import MOVES, Cause, mermaid
 from broker_engine.errors import InvariantViolation
-from broker_engine.model.commands import Tick
+from broker_engine.model.commands import SubWorkflowEnded, Tick
 from broker_engine.model.definitions import TimeoutPolicy
 from broker_engine.model.status import (
     FACTS,
@@ -18,6 +19,7 @@ from broker_engine.model.status import (
     Phase,
     ReasonCode,
     TaskStatus,
+    WorkflowStatus,
 )
 from tests.builders import SMALL_PAYLOAD, Story, a_context, a_step
 from tests.support.trees import Tree, loop, operator, simple
@@ -108,6 +110,10 @@ def told(source: Phase | None, cause: Cause, target: Phase) -> Story:
         if cause is Cause.ITERATES and source is not Phase.QUEUED:
             tree.started(of=tree.row("l"), prepares=source is Phase.STARTING)
         return tree.completed({"result": True}, of=tree.row("l")) if cause is Cause.ITERATES else tree
+    if cause is Cause.CHILD_STARTED:
+        return retried_child(is_paused=source is Phase.PAUSED)
+    if cause is Cause.READY:
+        return ready(target)
     if cause is Cause.HANDED_OUT_AGAIN:
         return Story("a").start().next_deadline()
     if (source, cause) == (Phase.QUEUED, Cause.DELAY_OVER):
@@ -129,6 +135,39 @@ def told(source: Phase | None, cause: Cause, target: Phase) -> Story:
     else:
         HAPPENINGS[cause](story)
     return story
+
+
+def ready(target: Phase) -> Story:
+    """A task that depends on another one, which ends."""
+    step: dict[str, Any] = simple("b", inputParameters={"text": "${a.output.text}"})
+    match target:
+        case Phase.CREATED:
+            step["startDelay"] = 5
+        case Phase.RUNNING:
+            step = operator("HUMAN", "b")
+        case Phase.SUCCEEDED:
+            step = operator("NOOP", "b")
+        case _:
+            pass
+    tree = Tree(simple("a"), {**step, "dependsOn": ["a"]}).begin().take("a")
+    if target is Phase.PAUSED:
+        tree.pause_workflow()
+    if target is Phase.FAILED:
+        tree.given(max_payload_bytes=SMALL_PAYLOAD + 5)
+        return tree.completed({"text": "x" * (SMALL_PAYLOAD - 5)}, of=tree.row("a"))
+    return tree.completed({}, of=tree.row("a"))
+
+
+def retried_child(*, is_paused: bool) -> Story:
+    """A sub-workflow that has failed, and is started again."""
+    again = {"name": "a", "retryCount": 1, "retryDelaySeconds": 5}
+    step = operator("SUB_WORKFLOW", "a", subWorkflowParam={"name": "child"}, taskDefinition=again)
+    tree = Tree(step).begin()
+    about = {"key": "w", "reference": "a", "task_id": tree.row("a").task_id, "hand_out": 0}
+    story = tree.send(SubWorkflowEnded(**about, status=WorkflowStatus.FAILED))
+    if is_paused:
+        return story.pause("a").later(5_000).delay_due().resume("a")
+    return story.later(5_000).delay_due()
 
 
 @pytest.mark.parametrize(("source", "cause", "target"), LEGAL)

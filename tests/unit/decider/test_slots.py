@@ -13,6 +13,7 @@ from broker_engine.model.slots import Line, ReleaseSlot, RequestSlot, SlotMessag
 from broker_engine.model.state import TaskState
 from broker_engine.model.status import Phase, WaitingFor
 from tests.builders import START_MS, Story, a_context, a_step, a_task_def
+from tests.support.trees import Tree, operator
 
 
 def limited(*references: str, **fields: Any) -> Story:
@@ -225,3 +226,22 @@ def test_finished_by_hand_while_it_waits_it_takes_its_request_back() -> None:
 
     assert story.task.phase is Phase.SUCCEEDED
     assert told(story) == [ReleaseSlot(story.task.task_id, 1)]
+
+
+def test_an_operator_is_limited_by_the_definition_of_its_step_s_name() -> None:
+    fetch = operator("HTTP", "a", inputParameters={"uri": "http://x"}) | {"name": "fetch"}
+    tree = Tree(fetch)
+    tree.definitions.tasks["fetch"] = a_task_def("fetch", concurrent_exec_limit=1)
+    tree.definitions.tasks["HTTP"] = a_task_def("HTTP")
+    tree.begin()
+
+    (asked,) = tree.now(TellLimiter)
+    assert isinstance(asked.slot, RequestSlot)
+    assert (asked.slot.line.task_type, asked.slot.line.domain, tree.row("a").waiting_for) == ("fetch", "system", "slot")
+
+
+def test_an_operator_is_not_limited_by_a_definition_of_the_operator_s_name() -> None:
+    tree = Tree(operator("HTTP", "a", inputParameters={"uri": "http://x"}))
+    tree.definitions.tasks["HTTP"] = a_task_def("HTTP", concurrent_exec_limit=1)
+
+    assert tree.begin().waiting == ["a"]

@@ -15,6 +15,7 @@ from broker_engine.model.limits import SYSTEM_DOMAIN
 from broker_engine.model.status import ReportStatus
 from broker_engine.testing import Engine
 from broker_engine.testing.worker import SteppedWorker
+from broker_engine.worker import TaskFailed
 from tests.support.looking import attempts, workflow
 from tests.support.trees import each, fork, loop, operator, switch
 
@@ -149,6 +150,38 @@ def test_what_stands_still_goes_on_after_everything_was_lost(engine: Engine) -> 
     assert workflow(engine, started).status == "COMPLETED"
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_long_loop_survives_a_decider_that_dies_between_its_turns(engine: Engine, number: int, moment: str) -> None:
+    steps = [each("l", "${workflow.input.items}", [operator("NOOP", "n")], inputParameters={"keepLastN": 1})]
+    engine.register_workflow({"name": "long", "tasks": [*steps, work("after")]})
+    left = number
+
+    def die(_transactional_id: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            engine.log.before_commit = engine.log.on_commit = None
+            raise Crashed
+
+    engine.submit("long", {"items": list(range(1_200))}, workflow_id="w")
+    if moment == "before":
+        engine.log.before_commit = die
+    else:
+        engine.log.on_commit = die
+    engine.run(1)
+    (node,) = engine.nodes
+    assert not node.is_up
+    node.bury()
+    node.start()
+    engine.run(30)
+
+    rows = attempts(engine, "w")
+    assert workflow(engine, "w").status == "COMPLETED"
+    assert len(rows) == len({task.reference for task in rows}) == 1_202, "each round once, and all of them stand there"
+    assert rows[0].output == b'{"iteration":1200,"1200":{"n":{}}}'
+
+
 def _partition(engine: Engine, workflow_id: str) -> int:
     return engine.log.partition_of(workflow_id, engine.partitions)
 
@@ -231,3 +264,37 @@ def test_a_child_without_a_definition_fails_its_parent(engine: Engine) -> None:
 
     assert workflow(engine, started).status == "FAILED"
     assert "there is no workflow definition nobody" in (workflow(engine, started).reason or "")
+
+
+def test_a_failure_workflow_that_does_not_exist_is_named_by_the_failed_one(engine: Engine) -> None:
+    ends = operator("TERMINATE", "t", inputParameters={"terminationStatus": "FAILED", "terminationReason": "no stock"})
+    engine.register_workflow({"name": "alone", "tasks": [ends], "failureWorkflow": "nobody"})
+
+    started = engine.start("alone", {})
+    engine.run(1)
+
+    found = workflow(engine, started)
+    assert found.status == "FAILED"
+    assert "no stock; failureWorkflow: the failure workflow could not start" in (found.reason or "")
+
+
+def test_a_failed_child_is_started_again_in_the_engine(engine: Engine) -> None:
+    seen: list[str] = []
+
+    def flaky(_data: dict[str, Any], _work: Any) -> dict[str, Any]:
+        seen.append("tried")
+        if len(seen) == 1:
+            raise TaskFailed("boom")
+        return {"n": 5}
+
+    engine.register_workflow({"name": "child", "tasks": [{**work("x"), "name": "flaky", "retryCount": 0}]})
+    again = {"name": "run_child", "retryCount": 1, "retryDelaySeconds": 1}
+    engine.register_workflow({"name": "parent", "tasks": [{**sub_workflow("child"), "taskDefinition": again}]})
+    engine.serve("flaky", flaky)
+
+    started = engine.start("parent", {})
+    engine.run(5)
+
+    assert workflow(engine, started).status == "COMPLETED"
+    assert [task.status for task in attempts(engine, started)] == ["FAILED", "COMPLETED"]
+    assert len({task.sub_workflow_id for task in attempts(engine, started)}) == 2

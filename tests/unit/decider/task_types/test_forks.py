@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker_engine.model.decision import Schedule
@@ -175,3 +177,66 @@ def test_a_fork_of_many_branches_costs_the_same_for_each() -> None:
 )
 def test_what_does_not_fit_together_is_found_by_path(tasks: list[dict[str, object]], path: str, message: str) -> None:
     assert violations(*tasks)[path] == message
+
+
+def test_a_fork_of_a_thousand_branches_runs() -> None:
+    branches = [[simple(f"a{n}", inputParameters={"n": "${workflow.input.n}"})] for n in range(1_000)]
+    tree = Tree(*fork("f", *branches), simple("last")).begin(n=1)
+    assert len(tree.waiting) == 1_000
+
+    for n in range(1_000):
+        tree.done(f"a{n}", {"n": n})
+
+    assert (tree.waiting, tree.output("f_join")["a999"]) == (["last"], {"n": 999})
+
+
+# --- EXCLUSIVE_JOIN
+
+
+def exclusive(*join_on: str, default: list[str] | None = None) -> dict[str, Any]:
+    return operator("EXCLUSIVE_JOIN", "x", joinOn=list(join_on), defaultExclusiveJoinTask=default or [])
+
+
+@pytest.mark.parametrize(("case", "taken"), [("a", "one"), ("b", "two")])
+def test_an_exclusive_join_takes_the_output_of_the_case_that_ran(case: str, taken: str) -> None:
+    choose = switch("s", "${workflow.input.case}", {"a": [simple("one")], "b": [simple("two")]})
+    tree = Tree(choose, exclusive("one", "two"), simple("last", inputParameters={"n": "${x.output.n}"}))
+    tree.begin(case=case).done(taken, {"n": taken})
+
+    assert (tree.output("x"), tree.input("last")) == ({"n": taken}, {"n": taken})
+
+
+def test_it_takes_its_default_when_none_of_them_has_run() -> None:
+    choose = switch("s", "c", {"a": [simple("one")]})
+    tree = Tree(simple("first"), choose, exclusive("one", default=["first"])).begin().done("first", {"n": 1})
+
+    assert tree.result == ("COMPLETED", {"n": 1})
+
+
+def test_it_waits_for_a_task_that_still_runs() -> None:
+    tree = Tree(*fork("f", [simple("one")], [simple("two")], join_on=["two"]), exclusive("one", "two")).begin()
+    tree.done("two")
+    assert (tree.statuses["x"], tree.row("x").waiting_for) == ("IN_PROGRESS", "tasks")
+
+    tree.done("one", {"n": 1})
+
+    assert tree.result == ("COMPLETED", {"n": 1})
+
+
+def test_it_fails_with_a_permissive_task_that_has_failed() -> None:
+    tree = Tree(simple("one", permissive=True), exclusive("one")).begin().fails("one", "no stock")
+
+    assert (tree.statuses["x"], tree.workflow.reason) == ("FAILED_WITH_TERMINAL_ERROR", "one FAILED: no stock")
+
+
+def test_without_any_it_says_what_to_do() -> None:
+    tree = Tree(switch("s", "c", {"a": [simple("one")]}), exclusive("one")).begin()
+
+    assert tree.workflow.reason == ("none of one has begun: name a task that always runs in defaultExclusiveJoinTask")
+
+
+def test_its_references_are_checked() -> None:
+    assert violations(operator("EXCLUSIVE_JOIN", "x"))["tasks[0].joinOn"] == "is required by EXCLUSIVE_JOIN"
+    found = violations(exclusive("nobody", default=["none"]))
+    assert "names a task that this workflow does not have" in found["tasks[0].joinOn[0]"]
+    assert "names a task that this workflow does not have" in found["tasks[0].defaultExclusiveJoinTask[0]"]

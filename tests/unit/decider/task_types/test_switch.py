@@ -131,4 +131,4 @@ def test_what_is_wrong_inside_a_case_is_found_by_path() -> None:
     )
 
     assert found["tasks[0].decisionCases.a[1].taskReferenceName"] == "is used twice"
-    assert found["tasks[0].decisionCases.a[1].inputParameters"].startswith("names a task that this workflow does not")
+    assert found["tasks[0].decisionCases.a[1].inputParameters.n"].startswith("names a task that this workflow does not")

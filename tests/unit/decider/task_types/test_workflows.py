@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from broker_engine.decider.decide import decide
 from broker_engine.model.commands import (
     AnyCommand,
     IdempotencyStrategy,
@@ -212,6 +213,87 @@ def test_what_they_need_is_asked_for_by_path() -> None:
     }
 
 
+# --- again
+
+AGAIN = {"name": "s", "retryCount": 2, "retryDelaySeconds": 5, "retryLogic": "LINEAR_BACKOFF"}
+
+
+def test_a_failed_child_is_followed_by_a_new_one_after_the_back_off() -> None:
+    tree = Tree(sub(taskDefinition=AGAIN), simple("last", inputParameters={"n": "${s.output.n}"})).begin()
+    first = tree.row("s")
+    ended(tree, "s", WorkflowStatus.FAILED, reason="no stock")
+    assert (tree.row("s").phase, tree.row("s").due_at_ms, sent(tree)) == ("RETRY_WAIT", tree.now_ms + 5_000, [])
+
+    tree.later(5_000).delay_due(of=tree.row("s"))
+
+    row, (start,) = tree.row("s"), sent(tree)
+    assert isinstance(start, StartWorkflow)
+    assert (row.attempt, row.phase, row.waiting_for, row.retried_task_id) == (1, "RUNNING", "workflow", first.task_id)
+    assert start.key == row.sub_workflow_id == tree.output("s")["subWorkflowId"] != first.sub_workflow_id
+    assert start.parent == Parent("w", "s", row.task_id)
+    ended(tree, "s", WorkflowStatus.COMPLETED, {"n": 5})
+    assert tree.input("last") == {"n": 5}
+
+
+def test_a_child_without_a_delay_is_started_again_at_once() -> None:
+    tree = Tree(sub(taskDefinition={**AGAIN, "retryDelaySeconds": 0})).begin()
+
+    ended(tree, "s", WorkflowStatus.TIMED_OUT)
+
+    assert (tree.row("s").attempt, tree.row("s").phase, len(sent(tree))) == (1, "RUNNING", 1)
+
+
+def test_when_no_attempt_is_left_the_workflow_fails_with_its_child() -> None:
+    tree = Tree(sub(taskDefinition={**AGAIN, "retryDelaySeconds": 0})).begin()
+
+    for _ in range(3):
+        ended(tree, "s", WorkflowStatus.FAILED, reason="no stock")
+
+    assert (tree.row("s").attempt, tree.workflow.status, tree.workflow.reason) == (2, "FAILED", "no stock")
+
+
+def test_a_child_that_was_terminated_is_not_started_again() -> None:
+    tree = ended(Tree(sub(taskDefinition=AGAIN)).begin(), "s", WorkflowStatus.TERMINATED)
+
+    assert (tree.row("s").attempt, tree.workflow.status) == (0, "TERMINATED")
+
+
+def test_a_time_out_terminates_the_child_and_starts_another() -> None:
+    limit = {**AGAIN, "timeoutSeconds": 9, "responseTimeoutSeconds": 9, "timeoutPolicy": "RETRY"}
+    tree = Tree(sub(taskDefinition=limit)).begin()
+    first = tree.row("s").sub_workflow_id
+
+    tree.next_deadline()
+    (command,) = sent(tree)
+    assert isinstance(command, TerminateWorkflow)
+    assert (command.key, tree.row("s").phase) == (first, "RETRY_WAIT")
+
+    tree.later(5_000).delay_due(of=tree.row("s"))
+    assert tree.row("s").sub_workflow_id not in (None, first)
+
+
+def test_the_end_of_an_earlier_child_is_of_the_past() -> None:
+    tree = Tree(sub(taskDefinition={**AGAIN, "retryDelaySeconds": 0})).begin()
+    first = tree.row("s")
+    ended(tree, "s", WorkflowStatus.FAILED)
+    before = tree.execution
+
+    about = {"key": "w", "reference": "s", "task_id": first.task_id, "hand_out": 0}
+    tree.send(SubWorkflowEnded(**about, status=WorkflowStatus.COMPLETED))
+
+    assert tree.execution == before
+
+
+def test_a_pause_holds_the_next_child_until_it_is_resumed() -> None:
+    tree = ended(Tree(sub(taskDefinition=AGAIN)).begin(), "s", WorkflowStatus.FAILED)
+    tree.pause_workflow().later(5_000).delay_due(of=tree.row("s"))
+    assert (tree.row("s").phase, sent(tree)) == ("PAUSED", [])
+
+    tree.resume_workflow()
+
+    assert (tree.row("s").phase, len(sent(tree))) == ("RUNNING", 1)
+
+
 # --- the child's side
 
 
@@ -281,7 +363,9 @@ def test_row_40_a_failed_workflow_starts_its_failure_workflow() -> None:
         "c",
         b'{"*": "eu"}',
     )
-    assert orjson.loads(start.input) == {
+    given = orjson.loads(start.input)
+    failed = given.pop("failedWorkflow")
+    assert given == {
         "order": 7,
         "workflowId": "w",
         "reason": "no stock",
@@ -289,6 +373,90 @@ def test_row_40_a_failed_workflow_starts_its_failure_workflow() -> None:
         "failureTaskId": tree.row("a").task_id,
     }
     assert tree.result == ("FAILED", {"conductor.failure_workflow": start.key})
+    assert (failed["workflowId"], failed["status"], failed["reasonForIncompletion"]) == ("w", "FAILED", "no stock")
+    assert [(task["referenceTaskName"], task["status"]) for task in failed["tasks"]] == [("a", "FAILED")]
+
+
+@pytest.mark.parametrize(
+    ("limit", "text", "left_out", "kept"),
+    [
+        (10_000, "x", None, {"order", "failedWorkflow"}),
+        (1_800, "x" * 500, "inputs and outputs in failedWorkflow.tasks", {"order", "failedWorkflow"}),
+        (1_500, "x" * 500, "failedWorkflow.tasks", {"order", "failedWorkflow"}),
+        (1_150, "x" * 500, "input, output and variables of failedWorkflow", {"order", "failedWorkflow"}),
+        (600, "x" * 500, "the failed workflow's input", set()),
+    ],
+)
+def test_what_makes_its_input_too_large_is_left_out_and_named(
+    limit: int, text: str, left_out: str | None, kept: set[str]
+) -> None:
+    step = simple("a", inputParameters={"order": "${workflow.input.order}"})
+    tree = Tree(step, failureWorkflow="clean-up").begin(order=text)
+    tree.given(max_payload_bytes=limit)
+    tree.fails("a", "no stock")
+
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+    given = orjson.loads(start.input)
+    assert {"order", "failedWorkflow"} & set(given) == kept
+    assert len(start.input) <= limit
+    assert given["failureStatus"] == "FAILED"
+    if left_out is None:
+        assert given["reason"] == "no stock"
+    else:
+        assert left_out in given["reason"]
+
+
+def refusal(tree: Tree, reason: str) -> Tree:
+    """The failure workflow could not start."""
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+    child = decide(None, start, tree.context())
+    (told,) = [out.command for out in child.outputs if isinstance(out, Send)]
+    assert isinstance(told, SubWorkflowEnded)
+    assert reason in (told.reason or "")
+    tree.send(told)
+    return tree
+
+
+def test_a_refused_failure_workflow_shows_in_the_failed_one() -> None:
+    tree = Tree(simple("a"), failureWorkflow="nobody").begin().fails("a", "no stock")
+
+    refusal(tree, "there is no workflow definition nobody")
+
+    assert (tree.workflow.reason or "").startswith(
+        "no stock; failureWorkflow: the failure workflow could not start: there is no workflow definition nobody"
+    )
+    assert tree.codes() == ["FAILURE_WORKFLOW_REFUSED"]
+    before = tree.execution
+    command, _ = tree.told[-1]
+    assert tree.send(command).execution == before, "told twice it changes nothing"
+
+
+def test_a_failure_workflow_whose_id_is_taken_shows_too() -> None:
+    tree = Tree(simple("a"), failureWorkflow="tree").begin().fails("a", "no stock")
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+    other = Tree(simple("a"))
+    other.start(key=start.key)
+
+    decision = decide(other.execution, start, other.context())
+
+    (told,) = [out.command for out in decision.outputs if isinstance(out, Send)]
+    assert isinstance(told, SubWorkflowEnded)
+    assert "is taken by a workflow of somebody else's" in (told.reason or "")
+
+
+def test_a_failure_workflow_is_no_child_of_the_failed_one() -> None:
+    tree = Tree(simple("a"), failureWorkflow="tree").begin().fails("a", "no stock")
+    (start,) = sent(tree)
+    assert isinstance(start, StartWorkflow)
+
+    decision = decide(None, start, tree.context())
+    assert decision.execution is not None
+    assert decision.execution.workflow.parent_task_id is None
+    again = decide(decision.execution, start, tree.context())
+    assert (again.execution, again.outputs) == (decision.execution, ()), "started once"
 
 
 @pytest.mark.parametrize("status", ["FAILED", "TERMINATED", "COMPLETED"])
