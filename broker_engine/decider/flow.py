@@ -1,4 +1,6 @@
-"""How a workflow moves on: tasks are scheduled, handed out, ended and retried, and the workflow ends.
+"""How a workflow moves on: tasks are handed out, ended and retried.
+
+What an attempt is made of stands in ``attempts.py``, how the workflow ends in ``workflow_end.py``.
 
 Everything works on a Draft. The callers in ``decide.py`` have checked that the command is about the present.
 """
@@ -10,20 +12,23 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from broker_engine.decider import children, controls, failures, holds, rounds, slots
+from broker_engine.decider import children, controls, holds, rounds, slots
+from broker_engine.decider.attempts import first_attempt as first_attempt
+from broker_engine.decider.attempts import missed_limit, next_attempt
 from broker_engine.decider.deadlines import TIMEOUT_CODES, DeadlineKind, next_deadline
 from broker_engine.decider.definitions import MAX_DEPTH, is_too_deep
-from broker_engine.decider.documents import TOP, scope_of, task_input, workflow_output
-from broker_engine.decider.domains import place
-from broker_engine.decider.draft import MAX_REASON, Draft
-from broker_engine.decider.identity import task_id as derive_task_id
+from broker_engine.decider.draft import Draft
 from broker_engine.decider.moves import Cause
 from broker_engine.decider.payload_schemas import payload_problem
-from broker_engine.decider.retries import is_fatal, retry_delay_ms
-from broker_engine.model.commands import SubWorkflowEnded, TaskReported
-from broker_engine.model.decision import ControlKind, Delay, Schedule, Send
-from broker_engine.model.definitions import TaskDef, TimeoutPolicy, WorkflowTask, iterations
-from broker_engine.model.limits import START_WITHIN_MS, SYSTEM_DOMAIN
+from broker_engine.decider.retries import is_fatal
+from broker_engine.decider.workflow_end import complete as complete
+from broker_engine.decider.workflow_end import end_by_failure
+from broker_engine.decider.workflow_end import end_workflow as end_workflow
+from broker_engine.decider.workflow_end import finish as finish
+from broker_engine.model.commands import TaskReported
+from broker_engine.model.decision import ControlKind, Delay, Schedule
+from broker_engine.model.definitions import TaskDef, TimeoutPolicy, iterations
+from broker_engine.model.limits import START_WITHIN_MS
 from broker_engine.model.state import TaskState, evolve
 from broker_engine.model.status import (
     FACTS,
@@ -35,7 +40,6 @@ from broker_engine.model.status import (
     ReportStatus,
     TaskStatus,
     WaitingFor,
-    WorkflowStatus,
 )
 
 
@@ -64,58 +68,6 @@ ENDINGS: Mapping[ReportStatus, Ending] = {
 
 #: Error codes of a worker that say that the function did not run.
 INIT_CODES: Mapping[str, ReasonCode] = {code.value: code for code in ReasonCode if code.value.startswith("INIT_")}
-
-#: How a workflow ends whose task ended so for good (Conductor's DeciderService.retry).
-WORKFLOW_ENDS: Mapping[TaskStatus, WorkflowStatus] = {
-    TaskStatus.FAILED: WorkflowStatus.FAILED,
-    TaskStatus.FAILED_WITH_TERMINAL_ERROR: WorkflowStatus.FAILED,
-    TaskStatus.TIMED_OUT: WorkflowStatus.TIMED_OUT,
-    TaskStatus.CANCELED: WorkflowStatus.TERMINATED,
-}
-
-
-def first_attempt(
-    draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode, *, in_engine: bool = False
-) -> TaskState:
-    """The first attempt of a step, which has not appeared yet.
-
-    Args:
-        suffix: the iterations that it belongs to, as they stand in its name (``__2__5``).
-        in_engine: no worker of a domain of the user's runs it.
-    """
-    workflow, reference = draft.workflow, step.reference + suffix
-    task_id = derive_task_id(
-        workflow_id=workflow.workflow_id,
-        incarnation=workflow.incarnation,
-        run=workflow.run,
-        reference=reference,
-    )
-    if in_engine:
-        domain, choices, task_type = SYSTEM_DOMAIN, "", step.type
-    else:
-        domain, choices = place(workflow.task_to_domain, step.name, draft.context)
-        task_type = step.name
-    scope = scope_of(draft.execution, reference) if suffix else TOP
-    return TaskState(
-        phase=Phase.CREATED if step.start_delay_seconds else Phase.QUEUED,
-        status=TaskStatus.SCHEDULED,
-        task_id=task_id,
-        workflow_id=workflow.workflow_id,
-        workflow_name=workflow.name,
-        run=workflow.run,
-        reference=reference,
-        task_type=task_type,
-        domain=domain,
-        domain_choices=choices,
-        seq=draft.execution.last_seq + 1,
-        priority=workflow.priority,
-        iteration=int(scope.iterations[-1]) if suffix else 0,
-        input=task_input(draft.execution, step, task_id, draft.context.environment, scope=scope),
-        first_scheduled_at_ms=draft.now_ms,
-        scheduled_at_ms=draft.now_ms,
-        updated_at_ms=draft.now_ms,
-        reason_code=code,
-    )
 
 
 def add(draft: Draft, task: TaskState, code: ReasonCode, *, delay_ms: int, reason: str | None = None) -> None:
@@ -433,8 +385,8 @@ def _fail(
         ending, reason = _as_canceled(task, ending, reason)
     elif task.phase in STARTED and ending.cause is Cause.TIMED_OUT and not task.is_in_engine:
         draft.outputs.append(controls.tell(task, ControlKind.SUPERSEDED, reason))
-    retry = _next_attempt(draft, task, step) if may_retry and FACTS[ending.status].is_retriable else None
-    limit = _missed_limit(draft, task, step.definition, retry.delay_ms) if retry is not None else None
+    retry = next_attempt(draft, task, step) if may_retry and FACTS[ending.status].is_retriable else None
+    limit = missed_limit(draft, task, step.definition, retry.delay_ms) if retry is not None else None
     if retry is not None and limit is None:
         ended = draft.move(
             task,
@@ -496,72 +448,6 @@ def _as_canceled(task: TaskState, ending: Ending, reason: str | None) -> tuple[E
     return ended, f"{task.cancel_reason}{told}"
 
 
-class _Retry(NamedTuple):
-    task: TaskState
-    delay_ms: int
-
-
-def _next_attempt(draft: Draft, task: TaskState, step: WorkflowTask) -> _Retry | None:
-    """The attempt after a failed one, None when none is left. A new record with a new id; the failed one stays."""
-    if task.attempt >= step.retry_limit or (task.is_in_engine and not children.is_child_step(step)):
-        return None
-    workflow, attempt = draft.workflow, task.attempt + 1
-    task_id = derive_task_id(
-        workflow_id=workflow.workflow_id,
-        incarnation=workflow.incarnation,
-        run=workflow.run,
-        reference=task.reference,
-        iteration=task.iteration,
-        attempt=attempt,
-    )
-    delay_ms = retry_delay_ms(step.definition, task.attempt, task_id)
-    if task.domain == SYSTEM_DOMAIN:
-        domain, choices = SYSTEM_DOMAIN, ""
-    else:
-        domain, choices = place(workflow.task_to_domain, task.task_type, draft.context)
-    scope = scope_of(draft.execution, task.reference) if task.iteration else TOP
-    again = TaskState(
-        phase=Phase.RETRY_WAIT if delay_ms else Phase.QUEUED,
-        status=TaskStatus.SCHEDULED,
-        task_id=task_id,
-        workflow_id=task.workflow_id,
-        workflow_name=task.workflow_name,
-        run=task.run,
-        reference=task.reference,
-        task_type=task.task_type,
-        domain=domain,
-        domain_choices=choices,
-        seq=draft.execution.last_seq + 1,
-        iteration=task.iteration,
-        attempt=attempt,
-        priority=task.priority,
-        input=task_input(draft.execution, step, task_id, draft.context.environment, earlier=task.input, scope=scope),
-        retry_delay_ms=delay_ms,
-        first_scheduled_at_ms=task.first_scheduled_at_ms,
-        scheduled_at_ms=draft.now_ms,
-        updated_at_ms=draft.now_ms,
-        retried_task_id=task.task_id,
-        # What is completed is not done again (B6).
-        steps=task.steps,
-        checkpoint=task.checkpoint,
-        paused_by=task.paused_by,
-        definition=task.definition,
-    )
-    return _Retry(again, delay_ms)
-
-
-def _missed_limit(draft: Draft, task: TaskState, definition: TaskDef, delay_ms: int) -> ReasonCode | None:
-    """What a retry would miss that starts after this delay; it is not scheduled then.
-
-    ``totalTimeoutSeconds`` (D7), and the moment that the workflow was promised for (B10).
-    """
-    starts_at_ms, budget_ms = draft.now_ms + delay_ms, definition.total_timeout_seconds * 1_000
-    if budget_ms > 0 and starts_at_ms >= task.first_scheduled_at_ms + budget_ms:
-        return ReasonCode.TOTAL_TIMEOUT
-    deadline_ms = draft.workflow.deadline_at_ms
-    return ReasonCode.DEADLINE_EXCEEDED if deadline_ms is not None and starts_at_ms >= deadline_ms else None
-
-
 def input_problem(draft: Draft, task: TaskState) -> tuple[ReasonCode, str] | None:
     """Why a task cannot run with its resolved input."""
     if len(task.input) > draft.context.max_payload_bytes:
@@ -593,121 +479,6 @@ def refuse(draft: Draft, task: TaskState, code: ReasonCode, reason: str) -> None
         draft.ended.append(ended)
     else:
         end_by_failure(draft, ended, code)
-
-
-def complete(draft: Draft) -> None:
-    """End the workflow, whose tasks have all ended."""
-    tasks = draft.execution.tasks
-    failed = [
-        task
-        for task in tasks.values()
-        if not FACTS[task.status].is_successful and draft.step(task).permissive and not draft.step(task).optional
-    ]
-    if failed:
-        failed.sort(key=lambda task: task.seq)
-        reason = "; ".join(f"{task.reference} {task.status}: {task.reason or 'no reason given'}" for task in failed)
-        end_by_failure(draft, failed[0], ReasonCode.RETRIES_EXHAUSTED, reason, WorkflowStatus.FAILED)
-    else:
-        last = max(tasks.values(), key=lambda task: task.seq)
-        finish(draft, WorkflowStatus.COMPLETED, ReasonCode.ALL_TASKS_DONE, None, last=last)
-
-
-def end_by_failure(
-    draft: Draft,
-    task: TaskState,
-    code: ReasonCode,
-    reason: str | None = None,
-    status: WorkflowStatus | None = None,
-) -> None:
-    _fail_around(draft, task)
-    reason = reason or task.reason or f"task {task.reference} ended {task.status}"
-    finish(draft, status or WORKFLOW_ENDS[task.status], code, reason, last=task, failed=task)
-
-
-def _fail_around(draft: Draft, task: TaskState) -> None:
-    """The JOINs that wait for a failed task fail with it, and so do the loops around it."""
-    execution = draft.execution
-    node, suffix = execution.definition.locate(task.reference)
-    around = execution.definition.joins_of(task.reference, node, suffix)
-    around += [
-        loop + "".join(f"__{number}" for number in iterations(suffix)[:depth]) for depth, loop in enumerate(node.loops)
-    ]
-    is_canceled = task.status is TaskStatus.CANCELED
-    for row in [execution.tasks[reference] for reference in around if reference in (execution.live or ())]:
-        if row.waiting_for is WaitingFor.DEPENDENCIES:
-            continue  # it has not begun: canceled with the rest
-        reason = f"{task.reference} {task.status}: {task.reason or 'no reason given'}"
-        if is_canceled:
-            cause, phase, status = Cause.CANCELED_BY_WORKER, Phase.CANCELED, TaskStatus.CANCELED
-        else:
-            cause, phase, status = Cause.FAILED, Phase.FAILED, TaskStatus.FAILED
-        draft.move(row, cause, phase, ReasonCode.JOINED, status=status, reason=reason, waiting_for=None)
-
-
-def end_workflow(draft: Draft, status: WorkflowStatus, code: ReasonCode, reason: str) -> None:
-    """End a live workflow from outside its tasks (request or time-out)."""
-    finish(draft, status, code, reason, last=None)
-
-
-def finish(
-    draft: Draft,
-    status: WorkflowStatus,
-    code: ReasonCode,
-    reason: str | None,
-    *,
-    last: TaskState | None,
-    failed: TaskState | None = None,
-    given: bytes | None = None,
-) -> None:
-    """End the workflow. ``given``: its output, if a TERMINATE gave one."""
-    draft.ended.clear()
-    for task in draft.execution.live_tasks():
-        if task.phase in STARTED and not task.is_in_engine:
-            draft.outputs.append(controls.tell(task, ControlKind.CANCEL, reason))
-        draft.move(
-            task,
-            Cause.WORKFLOW_ENDS,
-            Phase.CANCELED,
-            code if code is ReasonCode.CANCEL_REQUESTED else ReasonCode.WORKFLOW_ENDED,
-            reason=reason,
-            waiting_for=None,
-        )
-    output = given or workflow_output(draft.execution, last, draft.context.environment)
-    if len(output) > draft.context.max_payload_bytes:
-        if status is WorkflowStatus.COMPLETED:  # any other end keeps its own reason
-            status, code = WorkflowStatus.FAILED, ReasonCode.PAYLOAD_TOO_LARGE
-            reason = f"the workflow output has {len(output)} bytes, the limit is {draft.context.max_payload_bytes}"
-        output = b"{}"
-    output = failures.start(draft, status, code, reason, failed, output)
-    _tell_parent(draft, status, reason, output)
-    draft.change_workflow(
-        status=status,
-        output=output,
-        messages=(),
-        ended_at_ms=draft.now_ms,
-        reason_code=code,
-        reason=reason[:MAX_REASON] if reason else None,
-        failed_task_id=failed.task_id if failed else None,
-        failed_reference=failed.reference if failed else None,
-    )
-    draft.tell_workflow(status, code, reason)
-
-
-def _tell_parent(draft: Draft, status: WorkflowStatus, reason: str | None, output: bytes) -> None:
-    workflow = draft.workflow
-    if workflow.parent_task_id is None or workflow.parent_workflow_id is None:
-        return
-    told = SubWorkflowEnded(
-        key=workflow.parent_workflow_id,
-        operator=f"workflow:{workflow.workflow_id}",
-        reference=workflow.parent_reference or "",
-        task_id=workflow.parent_task_id,
-        hand_out=0,
-        status=status,
-        output=output,
-        reason=reason[:MAX_REASON] if reason else None,
-    )
-    draft.outputs.append(Send(command=told))
 
 
 assert all(

@@ -139,7 +139,8 @@ def told(source: Phase | None, cause: Cause, target: Phase) -> Story:
 
 def ready(target: Phase) -> Story:
     """A task that depends on another one, which ends."""
-    step: dict[str, Any] = simple("b", inputParameters={"text": "${a.output.text}"})
+    twice = {"text": "${a.output.text}", "again": "${a.output.text}"}
+    step: dict[str, Any] = simple("b", inputParameters=twice)
     match target:
         case Phase.CREATED:
             step["startDelay"] = 5
@@ -153,8 +154,8 @@ def ready(target: Phase) -> Story:
     if target is Phase.PAUSED:
         tree.pause_workflow()
     if target is Phase.FAILED:
-        tree.given(max_payload_bytes=SMALL_PAYLOAD + 5)
-        return tree.completed({"text": "x" * (SMALL_PAYLOAD - 5)}, of=tree.row("a"))
+        tree.given(max_payload_bytes=SMALL_PAYLOAD)
+        return tree.completed({"text": "x" * (SMALL_PAYLOAD // 2)}, of=tree.row("a"))
     return tree.completed({}, of=tree.row("a"))
 
 

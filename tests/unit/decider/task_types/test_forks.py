@@ -35,14 +35,6 @@ def test_one_decision_hands_out_every_branch() -> None:
     assert sum(isinstance(output, Schedule) for output in tree.decision.outputs) == 5
 
 
-def test_row_31_a_failed_branch_fails_the_join_cancels_the_others_and_ends_the_workflow() -> None:
-    tree = Tree(*fork("f", [simple("a")], [simple("b")])).begin().take("b").fails("a", "no stock")
-
-    assert tree.statuses == {"f": "COMPLETED", "a": "FAILED", "b": "CANCELED", "f_join": "FAILED"}
-    assert (tree.workflow.status, tree.workflow.reason) == ("FAILED", "no stock")
-    assert tree.row("f_join").reason == "a FAILED: no stock"
-
-
 def test_an_optional_branch_that_fails_leaves_the_join_with_errors() -> None:
     tree = Tree(*fork("f", [simple("a", optional=True)], [simple("b")]), simple("last")).begin()
 
@@ -50,16 +42,6 @@ def test_an_optional_branch_that_fails_leaves_the_join_with_errors() -> None:
 
     assert (tree.statuses["a"], tree.statuses["f_join"]) == ("COMPLETED_WITH_ERRORS", "COMPLETED_WITH_ERRORS")
     assert tree.waiting == ["last"]
-
-
-def test_row_21_a_permissive_branch_that_fails_lets_the_others_end_before_the_join_fails() -> None:
-    tree = Tree(*fork("f", [simple("a", permissive=True)], [simple("b")])).begin().fails("a", "no stock")
-
-    assert (tree.workflow.status, tree.waiting) == ("RUNNING", ["b"])
-    tree.done("b")
-
-    assert (tree.statuses["f_join"], tree.workflow.status) == ("FAILED", "FAILED")
-    assert "a FAILED: no stock" in (tree.workflow.reason or "")
 
 
 def test_a_join_counts_what_was_done_before_it_appeared() -> None:

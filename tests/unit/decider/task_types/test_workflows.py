@@ -350,33 +350,6 @@ def test_expressions_of_a_child_see_its_parent() -> None:
 # --- failure workflows
 
 
-def test_row_40_a_failed_workflow_starts_its_failure_workflow() -> None:
-    tree = Tree(simple("a"), failureWorkflow="clean-up", failureWorkflowVersion=3)
-    tree.start(input=b'{"order": 7}', correlation_id="c", task_to_domain=b'{"*": "eu"}')
-    tree.fails("a", "no stock")
-
-    (start,) = sent(tree)
-    assert isinstance(start, StartWorkflow)
-    assert (start.name, start.version, start.correlation_id, start.task_to_domain) == (
-        "clean-up",
-        3,
-        "c",
-        b'{"*": "eu"}',
-    )
-    given = orjson.loads(start.input)
-    failed = given.pop("failedWorkflow")
-    assert given == {
-        "order": 7,
-        "workflowId": "w",
-        "reason": "no stock",
-        "failureStatus": "FAILED",
-        "failureTaskId": tree.row("a").task_id,
-    }
-    assert tree.result == ("FAILED", {"conductor.failure_workflow": start.key})
-    assert (failed["workflowId"], failed["status"], failed["reasonForIncompletion"]) == ("w", "FAILED", "no stock")
-    assert [(task["referenceTaskName"], task["status"]) for task in failed["tasks"]] == [("a", "FAILED")]
-
-
 @pytest.mark.parametrize(
     ("limit", "text", "left_out", "kept"),
     [
