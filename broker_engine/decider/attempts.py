@@ -7,12 +7,12 @@ from typing import NamedTuple
 from broker_engine.decider import children
 from broker_engine.decider.documents import TOP, scope_of, task_input
 from broker_engine.decider.domains import place
-from broker_engine.decider.draft import Draft
+from broker_engine.decider.draft import Draft, Repeat
 from broker_engine.decider.identity import task_id as derive_task_id
 from broker_engine.decider.retries import retry_delay_ms
 from broker_engine.model.definitions import TaskDef, WorkflowTask
 from broker_engine.model.limits import SYSTEM_DOMAIN
-from broker_engine.model.state import TaskState
+from broker_engine.model.state import TaskState, evolve
 from broker_engine.model.status import Phase, ReasonCode, TaskStatus
 
 
@@ -38,7 +38,7 @@ def first_attempt(
         domain, choices = place(workflow.task_to_domain, step.name, draft.context)
         task_type = step.name
     scope = scope_of(draft.execution, reference) if suffix else TOP
-    return TaskState(
+    task = TaskState(
         phase=Phase.CREATED if step.start_delay_seconds else Phase.QUEUED,
         status=TaskStatus.SCHEDULED,
         task_id=task_id,
@@ -57,6 +57,19 @@ def first_attempt(
         scheduled_at_ms=draft.now_ms,
         updated_at_ms=draft.now_ms,
         reason_code=code,
+    )
+    repeat = draft.repeats.get(reference) if draft.repeats else None
+    return task if repeat is None else _repeating(task, repeat)
+
+
+def _repeating(task: TaskState, repeat: Repeat) -> TaskState:
+    return evolve(
+        task,
+        retried_task_id=repeat.retried_task_id,
+        input=task.input if repeat.input is None else repeat.input,
+        steps=repeat.steps,
+        checkpoint=repeat.checkpoint,
+        definition=repeat.definition,
     )
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import orjson
 
-from broker_engine.decider.draft import Draft
+from broker_engine.decider.draft import MAX_REASON, Draft
 from broker_engine.decider.identity import started_workflow_id
 from broker_engine.decider.task_types.base import How, Seen, StartedWorkflow
 from broker_engine.decider.task_types.workflows import SUB_WORKFLOW
-from broker_engine.model.commands import IdempotencyStrategy, Parent, StartWorkflow
+from broker_engine.model.commands import IdempotencyStrategy, Parent, RetryWorkflow, StartWorkflow, SubWorkflowEnded
 from broker_engine.model.decision import Send
 from broker_engine.model.definitions import WorkflowTask
 from broker_engine.model.state import TaskState, evolve
-from broker_engine.model.status import Phase, TaskStatus, WaitingFor
+from broker_engine.model.status import Phase, TaskStatus, WaitingFor, WorkflowStatus
+
+#: Whether a start is told of by ``SubWorkflowEnded`` only when it is refused: this stands for the task that started it.
+NO_TASK = ""
 
 
 def is_child_step(step: WorkflowTask) -> bool:
@@ -41,6 +44,22 @@ def start(draft: Draft, task: TaskState, started: StartedWorkflow) -> str:
     )
     draft.outputs.append(Send(command=command))
     return workflow_id
+
+
+def not_resumed(command: StartWorkflow | RetryWorkflow, parent: Parent, reason: str) -> Send:
+    """What a parent is told whose sub-workflow cannot start, or cannot go on: its task has failed."""
+    how = "start" if isinstance(command, StartWorkflow) else "go on"
+    what = "failure workflow" if parent.task_id == NO_TASK else "sub-workflow"
+    told = SubWorkflowEnded(
+        key=parent.workflow_id,
+        operator=f"workflow:{command.key}",
+        reference=parent.reference,
+        task_id=parent.task_id,
+        hand_out=0,
+        status=WorkflowStatus.FAILED,
+        reason=f"the {what} could not {how}: {reason}"[:MAX_REASON],
+    )
+    return Send(command=told)
 
 
 def begun(draft: Draft, task: TaskState) -> TaskState | str:

@@ -155,7 +155,7 @@ def workflow_timeout_ms(execution: Execution) -> int | None:
         return None
     if workflow.timeout_alerted and execution.definition.timeout_policy is not TimeoutPolicy.TIME_OUT_WF:
         return None
-    return workflow.created_at_ms + seconds * 1_000
+    return (workflow.began_at_ms or workflow.created_at_ms) + seconds * 1_000
 
 
 def workflow_deadline_ms(execution: Execution) -> int | None:

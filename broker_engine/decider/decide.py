@@ -18,6 +18,7 @@ from immutables import Map
 
 from broker_engine.decider import (
     cancels,
+    children,
     deadlines,
     failures,
     flow,
@@ -40,6 +41,7 @@ from broker_engine.decider.domains import domains_problem
 from broker_engine.decider.draft import MAX_REASON, Draft, reply
 from broker_engine.decider.identity import workflow_id_for
 from broker_engine.decider.moves import Cause
+from broker_engine.decider.operations import carry_out
 from broker_engine.decider.payload_schemas import payload_problem
 from broker_engine.errors import BadRequest, NotFound
 from broker_engine.model.commands import (
@@ -48,6 +50,7 @@ from broker_engine.model.commands import (
     AskForSlot,
     AttemptPaused,
     CancelTask,
+    ChildRunsAgain,
     ClearCap,
     ContinueLoop,
     DeadlineReached,
@@ -60,7 +63,6 @@ from broker_engine.model.commands import (
     GrantExpired,
     IdempotencyStrategy,
     MoveTask,
-    Parent,
     PauseSchedule,
     PauseTask,
     PauseWorkflow,
@@ -71,13 +73,17 @@ from broker_engine.model.commands import (
     QueueReady,
     ReleaseWorkflow,
     RerouteTask,
+    RerunWorkflow,
     ResetCallbacks,
+    RestartWorkflow,
     ResumeSchedule,
     ResumeTask,
     ResumeWorkflow,
+    RetryWorkflow,
     ScheduleDue,
     ScheduleRefused,
     SetCap,
+    SkipTask,
     SlotGranted,
     StartWorkflow,
     StopStarts,
@@ -89,6 +95,7 @@ from broker_engine.model.commands import (
     TellSlotStarted,
     TerminateWorkflow,
     Tick,
+    UpdateVariables,
     WorkerLost,
 )
 from broker_engine.model.decision import Confirm, Decision, Delay, Output, RememberStart, Send
@@ -158,10 +165,12 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
         case QueueReady():
             ignored = _queue_ready(draft, command)
         case SubWorkflowEnded():
-            if command.task_id == failures.NO_TASK:
+            if command.task_id == children.NO_TASK:
                 ignored = failures.refused(draft, command)
             else:
-                ignored = walk.sub_workflow_ended(draft, command, _current(draft, command))
+                ignored = walk.sub_workflow_ended(draft, command, _waiting_for_child(draft, command))
+        case RetryWorkflow() | RerunWorkflow() | RestartWorkflow() | ChildRunsAgain() | SkipTask() | UpdateVariables():
+            ignored = carry_out(draft, command)
         case PushMessage():
             ignored = messages.push(draft, command)
         case ContinueLoop():
@@ -231,30 +240,12 @@ def _repeated(execution: Execution, command: AnyCommand) -> Decision | None:
 
 def _refused(execution: Execution | None, command: AnyCommand, status: int, message: str) -> Decision:
     answers: tuple[Output, ...] = (reply(command, status, message),) if command.reply_to else ()
-    if isinstance(command, StartWorkflow) and command.parent is not None and status >= 400:
-        answers += (_tell_parent(command, command.parent, message),)
+    if isinstance(command, StartWorkflow | RetryWorkflow) and command.parent is not None and status >= 400:
+        answers += (children.not_resumed(command, command.parent, message),)
     if isinstance(command, StartWorkflow) and status >= 400 and (schedule := schedule_of(command.operator)) is not None:
         told = ScheduleRefused(key=schedule, operator=f"workflow:{command.key}", reason=message[:MAX_REASON])
         answers += (Send(command=told),)
     return Decision(execution=execution, outputs=answers, ignored=message)
-
-
-def _tell_parent(command: StartWorkflow, parent: Parent, reason: str) -> Send:
-    """A sub-workflow that cannot start has failed."""
-    told = SubWorkflowEnded(
-        key=parent.workflow_id,
-        operator=f"workflow:{command.key}",
-        reference=parent.reference,
-        task_id=parent.task_id,
-        hand_out=0,
-        status=WorkflowStatus.FAILED,
-        reason=f"the {_kind(parent)} could not start: {reason}"[:MAX_REASON],
-    )
-    return Send(command=told)
-
-
-def _kind(parent: Parent) -> str:
-    return "failure workflow" if parent.task_id == failures.NO_TASK else "sub-workflow"
 
 
 def _unknown(command: AnyCommand) -> Decision:
@@ -304,7 +295,7 @@ def _start(existing: Execution | None, command: StartWorkflow, context: Context)
     broken = payload_problem(definition.input_schema, given) if definition.enforce_schema else None
     if broken is not None:
         return _refused(existing, command, 400, f"the input breaks the workflow's inputSchema at {broken}")
-    parent = command.parent if command.parent and command.parent.task_id != failures.NO_TASK else None
+    parent = command.parent if command.parent and command.parent.task_id != children.NO_TASK else None
     workflow = WorkflowState(
         status=WorkflowStatus.RUNNING,
         workflow_id=command.key,
@@ -410,7 +401,7 @@ def _is_own(existing: WorkflowState, command: StartWorkflow) -> bool:
     """Whether the workflow that a task's start meets under the id that follows from it is that task's."""
     if command.parent is None:
         return True
-    if command.parent.task_id == failures.NO_TASK:
+    if command.parent.task_id == children.NO_TASK:
         return existing.source == command.source
     return existing.parent_task_id == command.parent.task_id
 
@@ -430,6 +421,15 @@ def _definition(command: StartWorkflow, context: Context) -> WorkflowDef:
 
 
 # --- workers --------------------------------------------------------------------------------------------------------
+
+
+def _waiting_for_child(draft: Draft, command: SubWorkflowEnded) -> TaskState | str:
+    """The task that a sub-workflow's end is about: the one that started it, or the one that waits for it again."""
+    row = draft.execution.tasks.get(command.reference)
+    waits = row is not None and not row.is_terminal and row.sub_workflow_id is not None
+    if row is not None and waits and command.operator == f"workflow:{row.sub_workflow_id}":
+        return row
+    return _current(draft, command)
 
 
 def _current(

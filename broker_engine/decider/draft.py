@@ -6,7 +6,8 @@ checks the table of moves, sets the clocks and tells the event.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from broker_engine.decider import controls, slots
 from broker_engine.decider.context import Context
@@ -16,7 +17,7 @@ from broker_engine.errors import InvariantViolation
 from broker_engine.model.commands import AnyCommand, SubWorkflowEnded, TerminateWorkflow
 from broker_engine.model.decision import Answer, Decision, Output, Send, Transition
 from broker_engine.model.definitions import WorkflowTask
-from broker_engine.model.state import Execution, RememberedCommand, TaskState, WorkflowState, evolve
+from broker_engine.model.state import Execution, RememberedCommand, Step, TaskState, WorkflowState, evolve
 from broker_engine.model.status import (
     STATUSES_OF,
     TERMINAL_PHASES,
@@ -33,6 +34,22 @@ MAX_REASON = 500
 _ENGINE = "engine"
 
 
+class Repeat(NamedTuple):
+    """What the new first attempt of a task has of the one that it repeats (an operator's retry or re-run)."""
+
+    retried_task_id: str
+    #: In place of what its expressions give.
+    input: bytes | None = None
+    #: What is completed is not done again (B6).
+    steps: tuple[Step, ...] = ()
+    checkpoint: bytes | None = None
+    definition: bytes | None = None
+    #: The sub-workflow that runs again by itself.
+    child: str | None = None
+    #: Of a loop: it goes on in its round instead of beginning anew.
+    goes_on: bool = False
+
+
 class Draft:
     """The changes of one decision. ``execution`` is always complete and consistent."""
 
@@ -43,6 +60,8 @@ class Draft:
         self.outputs: list[Output] = []
         #: Tasks whose successors are not begun yet (``walk.go_on`` does when the command is carried out).
         self.ended: list[TaskState] = []
+        #: First attempts that repeat earlier ones, by reference.
+        self.repeats: Mapping[str, Repeat] = {}
         self._before = None if is_new else execution.workflow
         #: Rows that leave the memory.
         self.left: list[TaskState] = []
@@ -108,7 +127,7 @@ class Draft:
         return self._put(task.phase, moved, code, reason)
 
     def _is_told_by_child(self, task: TaskState) -> bool:
-        return isinstance(self.command, SubWorkflowEnded) and self.command.task_id == task.task_id
+        return isinstance(self.command, SubWorkflowEnded) and self.command.reference == task.reference
 
     def mark_retried(self, task: TaskState) -> TaskState:
         """Note on an ended attempt that a newer one exists. No transition: its phase and status stay."""
@@ -116,6 +135,22 @@ class Draft:
         self.execution = self.execution.with_task(marked)
         self._tasks[-1] = marked
         return marked
+
+    def replace_row(self, task: TaskState) -> None:
+        """Note on an ended task that another one takes its place in the next run."""
+        marked = evolve(task, is_retried=True)
+        self._tasks.append(marked)
+        self.left.append(marked)
+
+    def leave_run(self, tasks: Iterable[TaskState]) -> None:
+        """Let ended tasks belong to earlier runs only."""
+        kept = self.execution.tasks.mutate()
+        for task in tasks:
+            marked = evolve(task, left_run=self.workflow.run)
+            self._tasks.append(marked)
+            self.left.append(marked)
+            del kept[task.reference]
+        self.execution = self.execution._replace(tasks=kept.finish())
 
     def set_aside(self, task: TaskState) -> None:
         """Store a detail of a task that is no transition."""

@@ -128,6 +128,13 @@ def extended(execution: Execution, row: TaskState) -> Execution:
     return _with(execution, _forked(definition, node, row, suffix))
 
 
+def of_rows(execution: Execution) -> Execution:
+    """An execution that knows the steps in all of its rows."""
+    for row in sorted(execution.tasks.values(), key=lambda row: row.seq):
+        execution = extended(execution, row)
+    return execution
+
+
 @lru_cache(maxsize=1024)
 def _task_def(stored: bytes) -> TaskDef:
     return parse_task_def(orjson.loads(stored)).unwrap()

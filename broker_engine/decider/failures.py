@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from broker_engine.decider.children import NO_TASK
 from broker_engine.decider.definitions import is_too_deep
 from broker_engine.decider.documents import ExecutionDocument
 from broker_engine.decider.draft import MAX_REASON, Draft
@@ -24,8 +25,6 @@ from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.model.status import ReasonCode, WorkflowStatus
 
 Json = dict[str, Any]
-#: Whether a start is told of by ``SubWorkflowEnded`` only when it is refused: this stands for the task that started it.
-NO_TASK = ""
 
 
 def start(

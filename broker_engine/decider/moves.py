@@ -52,6 +52,7 @@ MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     # In a paused workflow it appears held. An operator of the engine's own runs, or is done, as it appears.
     (None, Cause.APPEARS): frozenset(
         {Phase.CREATED, Phase.RETRY_WAIT, Phase.QUEUED, Phase.RUNNING, Phase.PAUSED, Phase.FAILED, Phase.SUCCEEDED}
+        | {Phase.SKIPPED}
     ),
     **{(phase, Cause.DELAY_OVER): frozenset({Phase.QUEUED}) for phase in _WAITING},
     # A callback: its worker put it away for a while.

@@ -140,8 +140,7 @@ def _without(kept: Map[str, bytes], key: str) -> Map[str, bytes]:
 def rebuilt(execution: Execution) -> tuple[Execution, list[TaskState]]:
     """An execution as it was in memory, from all of its rows; and those that are not kept there."""
     left: list[TaskState] = []
-    for row in sorted(execution.tasks.values(), key=lambda row: row.seq):
-        execution = dynamic.extended(execution, row)
+    execution = dynamic.of_rows(execution)
     definition = execution.definition
     found = [(definition.locate(row.reference)[0], row) for row in execution.tasks.values()]
     every = sorted((pair for pair in found if pair[0].step.body), key=lambda pair: (-len(pair[0].loops), pair[1].seq))

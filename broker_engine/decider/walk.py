@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 import orjson
 
-from broker_engine.decider import children, dependencies, dynamic, flow, rounds
+from broker_engine.decider import attempts, children, dependencies, dynamic, flow, rounds
 from broker_engine.decider.documents import TOP, scope_of, task_input
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.moves import Cause
@@ -41,7 +41,7 @@ def begin(draft: Draft, steps: Steps, suffix: str, code: ReasonCode) -> None:
     """Begin a list of steps. ``suffix``: the iterations that it belongs to."""
     node = draft.execution.definition.node(steps[0].reference, suffix)
     if node is None or not node.is_dag:
-        _begin(draft, steps[0], suffix, code)
+        begin_step(draft, steps[0], suffix, code)
         return
     for step in steps:
         if step.depends_on:
@@ -49,7 +49,7 @@ def begin(draft: Draft, steps: Steps, suffix: str, code: ReasonCode) -> None:
             draft.appear(dependencies.waiting(task, step), code)
     for step in steps:
         if not step.depends_on and not draft.workflow.status.is_terminal:
-            _begin(draft, step, suffix, code)
+            begin_step(draft, step, suffix, code)
 
 
 def go_on(draft: Draft) -> None:
@@ -70,7 +70,7 @@ def _follow(draft: Draft, done: TaskState) -> None:
         if draft.workflow.status.is_terminal:
             return
     kind = TASK_TYPES.get(node.step.type)
-    lists = kind.enters(node.step, done) if kind is not None else ()
+    lists = kind.enters(node.step, done) if kind is not None and done.status is not TaskStatus.SKIPPED else ()
     lists = definition.dynamic.lists.get(done.reference, lists)
     for steps in lists:
         begin(draft, steps, suffix, ReasonCode.PREVIOUS_TASK_DONE)
@@ -95,14 +95,23 @@ def _next(draft: Draft, node: Node, suffix: str) -> None:
             case ListEnd.STOPS:
                 return
             case ListEnd.ITERATES:
-                _round_over(draft, node, suffix)
+                round_over(draft, node, suffix)
                 return
             case ListEnd.GOES_ON:
                 pass
-    _begin(draft, node.siblings[node.position + 1], suffix, ReasonCode.PREVIOUS_TASK_DONE)
+    begin_step(draft, node.siblings[node.position + 1], suffix, ReasonCode.PREVIOUS_TASK_DONE)
 
 
-def _begin(draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode) -> None:
+def begin_behind(draft: Draft, reference: str) -> None:
+    """Begin what stands behind a task that has ended (the JOIN of a fork)."""
+    node, suffix = draft.execution.definition.locate(reference)
+    _next(draft, node, suffix)
+
+
+def begin_step(draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode) -> None:
+    """Begin a step, in the iterations that ``suffix`` says."""
+    if draft.workflow.skips and _skipped(draft, step, suffix):
+        return
     kind = TASK_TYPES.get(step.type)
     if step.type == "DYNAMIC":
         _begin_dynamic(draft, step, suffix, code)
@@ -217,6 +226,22 @@ def _terminate(draft: Draft, done: TaskState, begun: Begun) -> None:
     )
 
 
+def _skipped(draft: Draft, step: WorkflowTask, suffix: str) -> bool:
+    """Jump over a step that somebody wants to be skipped."""
+    reference = step.reference + suffix
+    skip = next((skip for skip in draft.workflow.skips if skip.reference == reference), None)
+    if skip is None:
+        return False
+    draft.change_workflow(skips=tuple(other for other in draft.workflow.skips if other is not skip))
+    task = attempts.first_attempt(draft, step, suffix, ReasonCode.SKIP_REQUESTED, in_engine=step.type in TASK_TYPES)
+    changes: dict[str, Any] = {"phase": Phase.SKIPPED, "status": TaskStatus.SKIPPED, "ended_at_ms": draft.now_ms}
+    if skip.input is not None:
+        changes["input"] = skip.input
+    done = draft.appear(evolve(task, output=skip.output, **changes), ReasonCode.SKIP_REQUESTED)
+    draft.ended.append(done)
+    return True
+
+
 # --- JOIN
 
 
@@ -247,7 +272,7 @@ def _count_dependency(draft: Draft, row: TaskState, ended: str) -> None:
         return
     left = dependencies.counted(draft, row, node.step, suffix)
     if left is None:
-        _begin(draft, node.step, suffix, ReasonCode.DEPENDENCIES_DONE)
+        begin_step(draft, node.step, suffix, ReasonCode.DEPENDENCIES_DONE)
     else:
         draft.set_aside(left)
 
@@ -370,7 +395,7 @@ def _take(draft: Draft, task: TaskState, report: TaskReported, code: ReasonCode,
 # --- DO_WHILE
 
 
-def _round_over(draft: Draft, node: Node, inside: str) -> None:
+def round_over(draft: Draft, node: Node, inside: str) -> None:
     """The body of a loop has come to its end: the next item, or the question whether there is another round."""
     outer = "".join(f"__{number}" for number in iterations(inside)[: len(node.loops)])
     row = draft.execution.tasks[node.step.reference + outer]

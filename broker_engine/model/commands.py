@@ -412,6 +412,64 @@ class ScheduleRefused(Command):
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryWorkflow(Command):
+    """Try again what failed in a workflow that has ended."""
+
+    #: Failed sub-workflows go on where they failed, too, instead of being started anew.
+    resume_children: bool = False
+    #: Set by a parent whose task waits for the end.
+    parent: Parent | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerunWorkflow(Command):
+    """Run an ended workflow again from a task on (None: from the beginning)."""
+
+    task_id: str | None = None
+    #: JSON objects in place of what the task, and the workflow, had.
+    task_input: bytes | None = None
+    workflow_input: bytes | None = None
+    correlation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartWorkflow(Command):
+    """Run an ended workflow again from the beginning."""
+
+    #: By the newest registered definition instead of the one it ran by.
+    use_latest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildRunsAgain(Command):
+    """A sub-workflow that had ended badly runs again; its parent waits for it again."""
+
+    reference: str
+    child_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipTask(Command):
+    """Do not run a task that has not begun, when it is reached."""
+
+    reference: str
+    #: JSON objects.
+    input: bytes | None = None
+    output: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateVariables(Command):
+    """Put these values (a JSON object) into a workflow's variables."""
+
+    variables: bytes
+
+
+#: Operations on workflows that have ended. All but a restart ask about their tasks.
+TakeUp = RetryWorkflow | RerunWorkflow | ChildRunsAgain
+Operation = TakeUp | RestartWorkflow | SkipTask | UpdateVariables
+
 #: The closed list of records on ``commands``, by the name stored in the record.
 AnyCommand = (
     StartWorkflow
@@ -458,6 +516,12 @@ AnyCommand = (
     | ResumeSchedule
     | ScheduleDue
     | ScheduleRefused
+    | RetryWorkflow
+    | RerunWorkflow
+    | RestartWorkflow
+    | ChildRunsAgain
+    | SkipTask
+    | UpdateVariables
 )
 
 #: Decided by the limiter, not about a workflow.

@@ -10,7 +10,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from broker_engine.model.commands import (
+    ChildRunsAgain,
     ContinueLoop,
+    RetryWorkflow,
     ScheduleRefused,
     StartWorkflow,
     SubWorkflowEnded,
@@ -134,7 +136,15 @@ class TellWorker:
 class Send:
     """Send a command to another workflow, or to this one for a later turn, in the same transaction."""
 
-    command: StartWorkflow | TerminateWorkflow | SubWorkflowEnded | ContinueLoop | ScheduleRefused
+    command: (
+        StartWorkflow
+        | TerminateWorkflow
+        | SubWorkflowEnded
+        | ContinueLoop
+        | ScheduleRefused
+        | RetryWorkflow
+        | ChildRunsAgain
+    )
 
 
 Output = Schedule | Delay | Answer | Confirm | WriteDefinition | RememberStart | TellLimiter | TellWorker | Send

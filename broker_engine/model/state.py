@@ -53,6 +53,14 @@ class Message(NamedTuple):
     payload: bytes
 
 
+class Skip(NamedTuple):
+    """A task that somebody wants to be skipped, and what is put in its place (JSON objects)."""
+
+    reference: str
+    input: bytes | None = None
+    output: bytes | None = None
+
+
 class WorkflowState(NamedTuple):
     """One workflow execution. ``status`` comes first: restore reads it without decoding the rest (wire/states.py)."""
 
@@ -98,6 +106,17 @@ class WorkflowState(NamedTuple):
     parent_task_id: str | None = None
     #: What was sent to it and no task has taken yet.
     messages: tuple[Message, ...] = ()
+    #: The earliest run whose tasks belong to the present one, too; None: only its own do.
+    first_run: int | None = None
+    #: When the present run began; None: with the workflow.
+    began_at_ms: int | None = None
+    #: Tasks that are not to run when they are reached.
+    skips: tuple[Skip, ...] = ()
+
+    @property
+    def from_run(self) -> int:
+        """The earliest run whose tasks belong to the present one."""
+        return self.run if self.first_run is None else self.first_run
 
 
 class TaskState(NamedTuple):
@@ -178,6 +197,12 @@ class TaskState(NamedTuple):
     sub_workflow_id: str | None = None
     #: What it has brought to run by, as JSON: the tasks of a dynamic fork, or the definition of a DYNAMIC task.
     definition: bytes | None = None
+    #: The run that went on without it: a task before it runs again there.
+    left_run: int | None = None
+
+    def belongs_to(self, workflow: WorkflowState) -> bool:
+        """Whether it is a part of the workflow's present run."""
+        return workflow.from_run <= self.run <= workflow.run and self.left_run is None
 
     @property
     def is_terminal(self) -> bool:

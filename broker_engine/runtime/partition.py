@@ -14,7 +14,7 @@ from immutables import Map
 
 from broker_engine.decider.deadlines import earliest_deadline_ms
 from broker_engine.model.definitions import WorkflowDef
-from broker_engine.model.state import Execution
+from broker_engine.model.state import Execution, TaskState, WorkflowState
 from broker_engine.runtime.choosers import Choosers
 from broker_engine.runtime.limits import Limits
 from broker_engine.runtime.store import FinishedStore
@@ -83,6 +83,15 @@ class Partition:
             return execution
         task = TASK_STATE.decode(task_value)
         return execution if task.is_retried else execution.with_task(task)
+
+    def whole(self, workflow_id: str) -> Execution | None:
+        """A finished workflow with every task of its present run, those of rounds that are over included."""
+        value = self.store.workflow(workflow_id)
+        if value is None:
+            return None
+        stored = (self.store.task(workflow_id, task_id) for task_id in self.store.task_ids(workflow_id))
+        tasks = [TASK_STATE.decode(task) for task in stored if task is not None]
+        return assembled(WORKFLOW_STATE.decode(value), self.snapshots, tasks)
 
     def watch(self, workflow_id: str, execution: Execution) -> None:
         """Put a workflow's earliest deadline into the heap."""
@@ -159,6 +168,15 @@ class Partition:
 
     def close(self) -> None:
         self.store.close()
+
+
+def assembled(workflow: WorkflowState, snapshots: Mapping[str, WorkflowDef], tasks: Iterable[TaskState]) -> Execution:
+    """A workflow with the latest attempt of each reference, of those tasks that belong to its present run."""
+    execution = Execution(workflow=workflow, tasks=Map(), definition=snapshots[workflow.definition_hash])
+    for task in sorted(tasks, key=lambda task: (task.run, task.seq)):
+        if task.belongs_to(workflow):
+            execution = execution.with_task(task)
+    return execution
 
 
 def waiting_for_topic(executions: Iterable[Execution]) -> list[tuple[str, str, str, str, str]]:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import orjson
 import structlog
-from immutables import Map
 
 from broker_engine.decider.definition_tree import from_snapshot
 from broker_engine.decider.rounds import rebuilt
@@ -23,7 +22,7 @@ from broker_engine.model.slots import Entry
 from broker_engine.model.state import Execution, TaskState
 from broker_engine.runtime.limits import keep_entries, restored
 from broker_engine.runtime.ownership import Mark
-from broker_engine.runtime.partition import CHECKPOINT_EVERY_MS, Partition
+from broker_engine.runtime.partition import CHECKPOINT_EVERY_MS, Partition, assembled
 from broker_engine.runtime.store import FinishedStore
 from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.codecs import CHECKPOINT, EVENT, IDEMPOTENCY, SNAPSHOT, TASK_STATE, WORKFLOW_STATE
@@ -243,14 +242,8 @@ def _keep(values: dict[bytes, bytes], records: list[Record]) -> None:
 def _execution(partition: Partition, value: bytes, tasks: list[TaskState]) -> Execution:
     """A live workflow: the latest attempt of each reference of its present run."""
     workflow = WORKFLOW_STATE.decode(value)
-    definition = partition.snapshots[workflow.definition_hash]
-    execution = Execution(workflow=workflow, tasks=Map(), definition=definition)
-    for task in sorted(tasks, key=lambda task: (task.run, task.seq)):
-        if task.run == workflow.run:
-            execution = execution.with_task(task)
-        else:  # kept for its tombstone
-            partition.store.put_task(task.workflow_id, task.task_id, TASK_STATE.encode(task))
-    execution, left = rebuilt(execution)
-    for task in left:
+    execution, left = rebuilt(assembled(workflow, partition.snapshots, tasks))
+    others = [task for task in tasks if not task.belongs_to(workflow)]
+    for task in (*left, *others):  # kept for their tombstones
         partition.store.put_task(task.workflow_id, task.task_id, TASK_STATE.encode(task))
     return execution

@@ -28,6 +28,7 @@ from broker_engine.model.commands import (
     ReleaseWorkflow,
     SlotGranted,
     StartWorkflow,
+    TakeUp,
     TaskCommand,
     TaskRequest,
     Tick,
@@ -179,6 +180,12 @@ class Turn:
             return
         task_id = command.task_id if isinstance(command, TaskCommand | TaskRequest) else None
         execution = self._changed(overlay, partition, command.key) or partition.execution(command.key, task_id)
+        if isinstance(command, TakeUp) and execution is not None and execution.workflow.status.is_terminal:
+            if self._changed(overlay, partition, command.key) is not None:
+                # It ended in a turn that is not settled yet: its tasks are not in the store. Look again then.
+                self.batch.records.append((record.topic, record.partition, record.key or b"", record.value, ()))
+                return
+            execution = partition.whole(command.key)
         if execution is None and self._setting.partition_of(command.key, self._setting.partitions) != partition.number:
             self._dead_letter(record, f"key {command.key!r} does not belong to partition {partition.number}")
             return

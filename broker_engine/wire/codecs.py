@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 from broker_engine.errors import DecodeError
 from broker_engine.model.decision import Transition
 from broker_engine.model.limits import MAX_RECORD_BYTES
-from broker_engine.model.state import Message, RememberedCommand, Step, TaskState, WorkflowState
+from broker_engine.model.state import Message, RememberedCommand, Skip, Step, TaskState, WorkflowState
 from broker_engine.wire.avro import compile_decoder, compile_encoder, enum_in
 from broker_engine.wire.records import (
     Checkpoint,
@@ -90,7 +90,9 @@ def is_too_large(value: bytes) -> bool:
 
 
 COMMAND = Codec(CommandRecord, "command")
-WORKFLOW_STATE = Codec(WorkflowState, "workflow-state", {"remembered": RememberedCommand, "messages": Message})
+WORKFLOW_STATE = Codec(
+    WorkflowState, "workflow-state", {"remembered": RememberedCommand, "messages": Message, "skips": Skip}
+)
 TASK_STATE = Codec(TaskState, "task-state", {"steps": Step})
 EVENT = Codec(TransitionEvent, "transition-event", {"transitions": Transition})
 SCHEDULED_TASK = Codec(ScheduledTask, "scheduled-task")

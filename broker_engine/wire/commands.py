@@ -12,6 +12,7 @@ from broker_engine.model.commands import (
     AskForSlot,
     AttemptPaused,
     CancelTask,
+    ChildRunsAgain,
     ClearCap,
     Command,
     ContinueLoop,
@@ -36,13 +37,17 @@ from broker_engine.model.commands import (
     QueueReady,
     ReleaseWorkflow,
     RerouteTask,
+    RerunWorkflow,
     ResetCallbacks,
+    RestartWorkflow,
     ResumeSchedule,
     ResumeTask,
     ResumeWorkflow,
+    RetryWorkflow,
     ScheduleDue,
     ScheduleRefused,
     SetCap,
+    SkipTask,
     SlotGranted,
     StartWorkflow,
     StopStarts,
@@ -56,6 +61,7 @@ from broker_engine.model.commands import (
     TellSlotStarted,
     TerminateWorkflow,
     Tick,
+    UpdateVariables,
     WorkerLost,
 )
 from broker_engine.model.slots import Line, ReleaseSlot, RequestSlot, SlotStarted
@@ -108,6 +114,12 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     ResumeSchedule: CommandType.RESUME_SCHEDULE,
     ScheduleDue: CommandType.SCHEDULE_DUE,
     ScheduleRefused: CommandType.SCHEDULE_REFUSED,
+    RetryWorkflow: CommandType.RETRY_WORKFLOW,
+    RerunWorkflow: CommandType.RERUN_WORKFLOW,
+    RestartWorkflow: CommandType.RESTART_WORKFLOW,
+    ChildRunsAgain: CommandType.CHILD_RUNS_AGAIN,
+    SkipTask: CommandType.SKIP_TASK,
+    UpdateVariables: CommandType.UPDATE_VARIABLES,
     ContinueLoop: CommandType.CONTINUE_LOOP,
     PushMessage: CommandType.PUSH_MESSAGE,
 }
@@ -140,10 +152,14 @@ def _start(r: CommandRecord, common: Mapping[str, Any]) -> StartWorkflow:
         tenant=r.tenant,
         deadline_at_ms=r.deadline_at_ms,
         task_to_domain=r.task_to_domain,
-        parent=None
-        if r.parent_task_id is None
-        else Parent(_need(r.parent_workflow_id, "parentWorkflowId"), r.parent_reference or "", r.parent_task_id),
+        parent=_parent_of(r),
     )
+
+
+def _parent_of(r: CommandRecord) -> Parent | None:
+    if r.parent_task_id is None:
+        return None
+    return Parent(_need(r.parent_workflow_id, "parentWorkflowId"), r.parent_reference or "", r.parent_task_id)
 
 
 def _started(r: CommandRecord, common: Mapping[str, Any]) -> TaskStarted:
@@ -355,6 +371,24 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.SCHEDULE_DUE: lambda r, common: ScheduleDue(
         **common, generation=r.hand_out, due_at_ms=_need(r.due_at_ms, "dueAt")
     ),
+    CommandType.RETRY_WORKFLOW: lambda r, common: RetryWorkflow(
+        **common, resume_children=r.overwrite, parent=_parent_of(r)
+    ),
+    CommandType.RERUN_WORKFLOW: lambda r, common: RerunWorkflow(
+        **common,
+        task_id=r.task_id,
+        task_input=r.task_input,
+        workflow_input=r.payload,
+        correlation_id=r.correlation_id,
+    ),
+    CommandType.RESTART_WORKFLOW: lambda r, common: RestartWorkflow(**common, use_latest=r.overwrite),
+    CommandType.CHILD_RUNS_AGAIN: lambda r, common: ChildRunsAgain(
+        **common, reference=_need(r.reference, "reference"), child_id=_need(r.workflow_id, "workflowId")
+    ),
+    CommandType.SKIP_TASK: lambda r, common: SkipTask(
+        **common, reference=_need(r.reference, "reference"), input=r.task_input, output=r.payload
+    ),
+    CommandType.UPDATE_VARIABLES: lambda r, common: UpdateVariables(**common, variables=_need(r.payload, "payload")),
     CommandType.SCHEDULE_REFUSED: lambda r, common: ScheduleRefused(**common, reason=_need(r.reason, "reason")),
 }
 
@@ -534,6 +568,23 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             return {"reason": command.reason}
         case PutTaskDef():
             return {"payload": command.document, "overwrite": command.is_update}
+        case RetryWorkflow():
+            return {"overwrite": command.resume_children, **_parent(command.parent)}
+        case RerunWorkflow():
+            return {
+                "task_id": command.task_id,
+                "task_input": command.task_input,
+                "payload": command.workflow_input,
+                "correlation_id": command.correlation_id,
+            }
+        case RestartWorkflow():
+            return {"overwrite": command.use_latest}
+        case ChildRunsAgain():
+            return {"reference": command.reference, "workflow_id": command.child_id}
+        case SkipTask():
+            return {"reference": command.reference, "task_input": command.input, "payload": command.output}
+        case UpdateVariables():
+            return {"payload": command.variables}
         case ScheduleDue():
             return {"hand_out": command.generation, "due_at_ms": command.due_at_ms}
         case PutWorkflowDef() | PutSchedule():

@@ -69,6 +69,8 @@ class CommandRecord(NamedTuple):
     parent_task_id: str | None = None
     #: How a sub-workflow has ended.
     workflow_status: WorkflowStatus | None = None
+    #: Of the task that is run again or skipped.
+    task_input: bytes | None = None
     #: MAC of (task id, hand-out): proves that a worker was handed this very work.
     token: bytes | None = None
     #: MAC over all bytes before it; the last field, so that signing needs no second encoding.

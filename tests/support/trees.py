@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from broker_engine.decider.definition_tree import from_snapshot, parse_workflow_def
+from broker_engine.decider.rounds import rebuilt
 from broker_engine.model.commands import StartWorkflow
 from broker_engine.model.decision import Send
+from broker_engine.model.definitions import Dynamic
 from broker_engine.model.state import TaskState
 from broker_engine.model.status import Phase, WaitingFor
-from tests.builders import Definitions, Story
+from broker_engine.runtime.partition import assembled
+from tests.builders import Definitions, Story, asked
 
 Json = dict[str, Any]
 #: What a worker does with the input of a task: an output, or an exception.
@@ -111,6 +115,22 @@ class Tree(Story):
     def result(self) -> tuple[str, Any]:
         """Status and output of the workflow."""
         return self.workflow.status.value, orjson.loads(self.workflow.output or b"null")
+
+    def operate(self, kind: Callable[..., Any], **fields: Any) -> Tree:
+        """An operation on the workflow, which is loaded with all of its rows as the shell does it."""
+        rows = {task.task_id: task for _, decision in self.told for task in decision.changed_tasks}
+        definition = replace(self.execution_now.definition, dynamic=Dynamic())
+        workflow = self.workflow
+        self.execution = assembled(workflow, {workflow.definition_hash: definition}, rows.values())
+        if not workflow.status.is_terminal:
+            self.execution, _ = rebuilt(self.execution)
+        self.send(kind(key=workflow.workflow_id, operator="user:ann", **{**asked(f"c{len(self.told)}"), **fields}))
+        return self
+
+    @property
+    def answered(self) -> tuple[int, str]:
+        """The last decision's answer."""
+        return self.answer.status, self.answer.message
 
     def take(self, reference: str) -> Tree:
         self.started(of=self.row(reference))

@@ -9,7 +9,7 @@ import pytest
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.moves import MOVES, Cause, mermaid
 from broker_engine.errors import InvariantViolation
-from broker_engine.model.commands import SubWorkflowEnded, Tick
+from broker_engine.model.commands import SkipTask, SubWorkflowEnded, Tick
 from broker_engine.model.definitions import TimeoutPolicy
 from broker_engine.model.status import (
     FACTS,
@@ -67,6 +67,10 @@ def appear(target: Phase) -> Story:
             return Story("a").start()
         case Phase.RETRY_WAIT:
             return Story("a").start().taken().failed()
+        case Phase.SKIPPED:
+            tree = Tree(simple("a"), simple("b")).begin()
+            tree.operate(SkipTask, reference="b")
+            return tree.done("a")
         case Phase.PAUSED:
             return Story("a", "b").start().taken().pause_workflow().completed()
         case _:

@@ -114,6 +114,9 @@ NEEDS_MORE = sorted(
         CommandType.ALLOW_STARTS,
         CommandType.CLEAR_CAP,
         CommandType.DELETE_SCHEDULE,
+        CommandType.RETRY_WORKFLOW,
+        CommandType.RERUN_WORKFLOW,
+        CommandType.RESTART_WORKFLOW,
         CommandType.PAUSE_SCHEDULE,
         CommandType.RESUME_SCHEDULE,
     }

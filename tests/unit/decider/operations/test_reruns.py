@@ -1,0 +1,194 @@
+"""Rerun and restart: an ended workflow runs again from a task on, or from the beginning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from broker_engine.decider.definition_tree import from_snapshot
+from broker_engine.model.commands import RerunWorkflow, RestartWorkflow
+from broker_engine.model.status import WorkflowStatus
+from tests.builders import Definitions
+from tests.support.trees import Tree, each, fork, operator, simple, switch
+
+
+def rerun(tree: Tree, reference: str, **fields: Any) -> Tree:
+    return tree.operate(RerunWorkflow, task_id=tree.row(reference).task_id, **fields)
+
+
+def live(tree: Tree) -> list[str]:
+    return [task.reference for task in tree.execution_now.live_tasks()]
+
+
+def test_row_34_a_task_runs_again_with_another_input_and_what_followed_it_is_gone() -> None:
+    tree = Tree(simple("a"), simple("b", inputParameters={"n": "${a.output.n}"}), simple("c")).begin()
+    tree.done("a", {"n": 1}).done("b", {"n": 2}).done("c")
+    first = tree.row("b")
+
+    rerun(tree, "b", task_input=b'{"n":99}')
+
+    again = tree.row("b")
+    assert (tree.workflow.status, live(tree), tree.input("b")) == ("RUNNING", ["b"], {"n": 99})
+    assert (again.retried_task_id, again.output, again.run) == (first.task_id, None, 1)
+    assert "c" not in tree.execution_now.tasks
+    assert tree.done("b", {"n": 3}).done("c").workflow.status == "COMPLETED"
+    assert tree.row("c").run == 1
+
+
+def test_row_34_a_running_workflow_is_a_conflict_and_an_unknown_task_bad_input() -> None:
+    tree = Tree(simple("a")).begin()
+    assert rerun(tree, "a").answered[0] == 409
+    tree.done("a")
+
+    status, message = tree.operate(RerunWorkflow, task_id="nobody").answered
+
+    assert (status, "the id nobody" in message, tree.workflow.status) == (400, True, "COMPLETED")
+
+
+def test_row_35_other_branches_keep_what_they_did_and_the_join_counts_again() -> None:
+    tree = Tree(*fork("f", [simple("a1"), simple("a2")], [simple("b1"), simple("b2")]), simple("last")).begin()
+    tree.done("a1").done("a2", {"n": 1}).done("b1").done("b2", {"n": 2}).done("last")
+
+    rerun(tree, "b1")
+
+    assert live(tree) == ["b1", "f_join"]
+    assert (tree.row("f_join").progress_done, tree.row("f_join").progress_total) == (1, 2)
+    assert tree.row("a2").run == 0
+    tree.done("b1").done("b2", {"n": 3})
+    assert tree.output("f_join") == {"a2": {"n": 1}, "b2": {"n": 3}}
+    assert tree.done("last").workflow.status == "COMPLETED"
+
+
+def test_a_fork_runs_again_with_all_its_branches() -> None:
+    tree = Tree(simple("a"), *fork("f", [simple("b")], [simple("c")])).begin()
+    tree.done("a").done("b").done("c")
+
+    rerun(tree, "f")
+
+    assert live(tree) == ["b", "c", "f_join"]
+    assert tree.done("b").done("c").workflow.status == "COMPLETED"
+
+
+def test_a_task_in_a_round_leads_to_later_rounds_but_not_back() -> None:
+    tree = Tree(each("l", [1, 2, 3], [simple("a")]), simple("last")).begin()
+    tree.done("a__1", {"n": 1}).done("a__2", {"n": 2}).done("a__3", {"n": 3}).done("last")
+
+    rerun(tree, "a__2")
+
+    assert live(tree) == ["l", "a__2"]
+    tree.done("a__2", {"n": 20}).done("a__3", {"n": 30})
+    assert [tree.output("l")[number]["a"]["n"] for number in "123"] == [1, 20, 30]
+    assert tree.done("last").workflow.status == "COMPLETED"
+
+
+def test_a_loop_runs_again_from_its_first_round() -> None:
+    tree = Tree(each("l", [1, 2], [simple("a")])).begin().done("a__1").fails("a__2")
+    first = tree.row("a__1").task_id
+
+    tree.operate(RerunWorkflow, task_id=tree.row("l").task_id)
+
+    assert tree.waiting == ["a__1"], "the failed task inside it goes with the loop"
+    assert tree.row("a__1").task_id != first
+    assert tree.done("a__1").done("a__2").workflow.status == "COMPLETED"
+
+
+def test_a_switch_chooses_again() -> None:
+    tree = Tree(switch("s", "${workflow.input.x}", {"p": [simple("a")], "q": [simple("b")]}), simple("last"))
+    tree.begin(x="p").done("a").done("last")
+
+    rerun(tree, "s", workflow_input=b'{"x":"q"}')
+
+    assert live(tree) == ["b"]
+    assert "a" not in tree.execution_now.tasks
+
+
+def test_in_a_list_with_dependencies_only_what_depends_on_it_runs_again() -> None:
+    tree = Tree(simple("a"), simple("b"), simple("c", dependsOn=["a"]), simple("d", dependsOn=["b", "c"])).begin()
+    tree.done("a").done("b").done("c").done("d")
+
+    rerun(tree, "a")
+
+    assert sorted(live(tree)) == ["a", "c", "d"]
+    assert tree.waiting == ["a"]
+    tree.done("a").done("c")
+    assert tree.waiting == ["d"]
+    assert tree.done("d").workflow.status == "COMPLETED"
+
+
+def test_what_failed_elsewhere_runs_again_too() -> None:
+    tree = Tree(*fork("f", [simple("a")], [simple("b")])).begin().done("a").fails("b")
+
+    rerun(tree, "a")
+
+    assert sorted(live(tree)) == ["a", "b", "f_join"]
+    assert tree.done("a").done("b").workflow.status == "COMPLETED"
+
+
+def test_without_a_task_it_starts_over_with_the_new_input() -> None:
+    tree = Tree(simple("a"), simple("b"), variables={"v": 1}).begin(n=1).done("a").fails("b")
+
+    tree.operate(RerunWorkflow, workflow_input=b'{"n":2}', correlation_id="again")
+
+    assert (live(tree), tree.workflow.input, tree.workflow.correlation_id) == (["a"], b'{"n":2}', "again")
+    assert tree.done("a").done("b").workflow.status == "COMPLETED"
+
+
+@pytest.mark.parametrize("field", ["task_input", "workflow_input"])
+def test_an_input_that_is_no_object_is_refused_before_anything_changes(field: str) -> None:
+    tree = Tree(simple("a")).begin().fails("a")
+
+    status, message = rerun(tree, "a", **{field: b"[1]"}).answered
+
+    assert (status, "must be a JSON object" in message, tree.workflow.run) == (400, True, 0)
+
+
+# --- restart
+
+
+def restart(tree: Tree, **fields: Any) -> Tree:
+    return tree.operate(RestartWorkflow, **fields)
+
+
+def test_a_restart_begins_anew_with_the_same_input_and_fresh_variables() -> None:
+    tree = Tree(operator("SET_VARIABLE", "set", inputParameters={"v": 2}), simple("a"), variables={"v": 1})
+    tree.begin(n=7).done("a")
+    old = tree.row("a").task_id
+
+    restart(tree)
+
+    assert (tree.workflow.status, tree.workflow.run, tree.workflow.input) == ("RUNNING", 1, b'{"n":7}')
+    assert tree.row("a").task_id != old
+    assert tree.done("a").workflow.status == "COMPLETED"
+
+
+def test_row_36_it_runs_by_its_own_definition_or_by_the_newest() -> None:
+    tree = Tree(simple("a")).begin().fails("a")
+    newer = from_snapshot({"name": "tree", "version": 2, "tasks": [simple("b")]})
+    tree.definitions = Definitions.of(tree.definition, newer)
+
+    restart(tree)
+    assert live(tree) == ["a"]
+    tree.fails("a")
+    tree.operate(RestartWorkflow, use_latest=True)
+
+    assert (live(tree), tree.workflow.version) == (["b"], 2)
+
+
+def test_row_36_a_workflow_that_is_not_restartable_and_has_completed_is_a_conflict() -> None:
+    tree = Tree(simple("a"), restartable=False).begin().done("a")
+
+    assert restart(tree).answered[0] == 409
+    assert tree.workflow.status == WorkflowStatus.COMPLETED
+
+
+def test_a_restart_after_a_rerun_forgets_both_runs() -> None:
+    tree = Tree(simple("a"), simple("b")).begin().done("a").fails("b")
+    rerun(tree, "b").fails("b")
+
+    restart(tree)
+
+    assert live(tree) == ["a"]
+    assert tree.workflow.from_run == tree.workflow.run == 2
+    assert orjson.loads(tree.row("a").input) == {}
