@@ -333,7 +333,11 @@ _CHILD_ENDS: Mapping[WorkflowStatus, tuple[Cause, Phase, TaskStatus]] = {
 
 
 def wait_over(draft: Draft, task: TaskState) -> None:
-    """The moment that a WAIT names has come."""
+    """The moment that a WAIT names has come, or the command by which a loop goes on did not."""
+    if task.waiting_for is WaitingFor.TURN:
+        node, _ = draft.execution.definition.locate(task.reference)
+        _next_item(draft, node, task)
+        return
     _end(draft, task, ReasonCode.WAIT_OVER, b"{}", status=TaskStatus.COMPLETED)
 
 
@@ -459,12 +463,6 @@ def continue_loop(draft: Draft, command: ContinueLoop, task: TaskState | str) ->
     node, _ = draft.execution.definition.locate(task.reference)
     _next_item(draft, node, task)
     return None
-
-
-def turn_lost(draft: Draft, task: TaskState) -> None:
-    """The command by which a loop goes on did not come."""
-    node, _ = draft.execution.definition.locate(task.reference)
-    _next_item(draft, node, task)
 
 
 def _loop_over(draft: Draft, node: Node, row: TaskState) -> None:

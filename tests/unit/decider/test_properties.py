@@ -504,6 +504,8 @@ OF_OPERATORS = {
     (Phase.RUNNING, Cause.EVALUATES, Phase.QUEUED),
     (Phase.RUNNING, Cause.CANCELED, Phase.CANCELED),
     (Phase.RUNNING, Cause.CANCELED, Phase.SUCCEEDED),
+    *((Phase.CREATED, Cause.READY, phase) for phase in MOVES[Phase.CREATED, Cause.READY]),
+    *((phase, Cause.CHILD_STARTED, Phase.RUNNING) for phase in (Phase.RETRY_WAIT, Phase.PAUSED)),
     *((phase, Cause.ITERATES, Phase.RUNNING) for phase in (Phase.QUEUED, Phase.STARTING, Phase.RUNNING)),
 }
 

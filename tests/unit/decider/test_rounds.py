@@ -86,7 +86,7 @@ def test_a_pause_keeps_a_loop_from_its_turn_until_it_is_resumed() -> None:
 def test_a_turn_that_is_lost_is_taken_after_a_minute() -> None:
     tree = of_nothing(300)
     at_ms = tree.row("l").next_deadline_at_ms
-    assert (tree.row("l").next_deadline, at_ms) == ("turn", tree.now_ms + 60_000)
+    assert (tree.row("l").next_deadline, at_ms) == ("wait", tree.now_ms + 60_000)
 
     tree.next_deadline()
 
