@@ -7,11 +7,13 @@ from typing import Any
 
 import orjson
 
+from broker_engine.decider import rounds
 from broker_engine.decider.definition_tree import from_snapshot, parse_workflow_def
 from broker_engine.model.commands import StartWorkflow
 from broker_engine.model.decision import Send
-from broker_engine.model.state import TaskState
+from broker_engine.model.state import Execution, TaskState
 from broker_engine.model.status import Phase, WaitingFor
+from broker_engine.wire.codecs import TASK_STATE
 from tests.builders import Definitions, Story
 
 Json = dict[str, Any]
@@ -88,6 +90,14 @@ class Tree(Story):
     def starts(self) -> list[StartWorkflow]:
         """The workflows that the last decision starts."""
         return [out.command for out in self.now(Send) if isinstance(out.command, StartWorkflow)]
+
+    def restored(self) -> Execution:
+        """The execution from what stands on the topics: its definition, and the last record of every attempt."""
+        now = self.execution_now
+        execution = Execution(workflow=now.workflow, tasks=type(now.tasks)(), definition=self.definition)
+        for row in self.attempts:
+            execution = execution.with_task(TASK_STATE.decode(TASK_STATE.encode(row)))
+        return rounds.rebuilt(execution)[0]
 
     def output(self, reference: str) -> Any:
         return orjson.loads(self.row(reference).output or b"null")
