@@ -233,6 +233,19 @@ def test_steps_that_are_known_only_as_they_begin_survive_a_decider_that_dies(
     assert {task.status for task in rows} == {"COMPLETED"}
 
 
+def test_the_steps_that_one_workflow_has_got_are_not_another_s(engine: Engine) -> None:
+    fork = operator("FORK_JOIN_DYNAMIC", "f", inputParameters={"forkTaskName": "none", "forkTaskInputs": [{}]})
+    engine.register_workflow({"name": "own", "tasks": [fork, operator("JOIN", "j")]})
+    started = engine.start("own", {})
+    engine.run(0.5)
+
+    (node,) = engine.nodes
+    partition = node.partitions[_partition(engine, started)]
+    live = partition.live[started]
+    assert live.definition.dynamic.nodes
+    assert not partition.snapshots[live.definition.content_hash].dynamic.nodes
+
+
 def _partition(engine: Engine, workflow_id: str) -> int:
     return engine.log.partition_of(workflow_id, engine.partitions)
 
