@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from broker_engine.decider.definition_tree import parse_steps, with_definitions
+from broker_engine.decider.definition_tree import joins_in, parse_steps, with_definitions
 from broker_engine.decider.definitions import parse_task_def
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.task_types.base import Begun, How
@@ -61,6 +61,8 @@ def _problem(execution: Execution, task: TaskState, step: WorkflowTask, stored: 
         name = forked_step.reference
         if name in execution.definition.index or name + suffix in execution.tasks:
             return f"{field}[{number}].taskReferenceName {name!r} is used already in this workflow: choose another"
+        if forked_step.depends_on:
+            return f"{field}[{number}].dependsOn: forked tasks begin together: fork a SUB_WORKFLOW whose tasks depend"
         if forked_step.type in NEEDS_A_JOIN:
             return f"{field}[{number}].type {forked_step.type} cannot be forked by itself: use a SUB_WORKFLOW"
     return None
@@ -145,16 +147,20 @@ def _turned_out(definition: WorkflowDef, node: Node, suffix: str) -> Dynamic:
 def _forked(definition: WorkflowDef, node: Node, row: TaskState, suffix: str) -> Dynamic:
     before, steps = definition.dynamic, compiled(row.definition or b"[]")
     nodes, joins = before.nodes.mutate(), before.joins.mutate()
-    join = node.siblings[node.position + 1].reference + suffix
+    join = node.siblings[node.position + 1].reference
     for step in steps:
-        for name, found in index((step,), node.step.reference, node.loops):
+        inside = dict(index((step,), node.step.reference, node.loops))
+        waiting = joins_in(inside)
+        waiting[step.reference] = (*waiting.get(step.reference, ()), join)
+        for name, found in inside.items():
             nodes[name, suffix] = found
-        joins[step.reference + suffix] = join
+            if name in waiting:
+                joins[name, suffix] = waiting[name]
     return Dynamic(
         nodes.finish(),
         joins.finish(),
         before.lists.set(row.reference, tuple((step,) for step in steps)),
-        before.waits.set(join, tuple(step.reference for step in steps)),
+        before.waits.set(join + suffix, tuple(step.reference for step in steps)),
     )
 
 
@@ -166,14 +172,12 @@ def without(execution: Execution, rows: Sequence[TaskState]) -> Execution:
         before = execution.definition.dynamic
         node, suffix = execution.definition.locate(row.reference)
         nodes, joins = before.nodes.mutate(), before.joins.mutate()
-        for key in [(node.step.reference, suffix), *((name, suffix) for name in _names(before, row))]:
-            if key in nodes:
-                del nodes[key]
-        waits, join = before.waits, None
-        for steps in before.lists.get(row.reference, ()):
-            join = joins.pop(steps[0].reference + suffix, None)
-        if join is not None:
-            waits = waits.delete(join)
+        for name in (node.step.reference, *_names(before, row)):
+            nodes.pop((name, suffix), None)
+            joins.pop((name, suffix), None)
+        waits = before.waits
+        if row.reference in before.lists:
+            waits = waits.delete(node.siblings[node.position + 1].reference + suffix)
         lists = before.lists.delete(row.reference) if row.reference in before.lists else before.lists
         execution = _with(execution, Dynamic(nodes.finish(), joins.finish(), lists, waits))
     return execution

@@ -65,7 +65,7 @@ def go_on(draft: Draft) -> None:
 def _follow(draft: Draft, done: TaskState) -> None:
     definition = draft.execution.definition
     node, suffix = definition.locate(done.reference)
-    for reference in definition.joins_of(done.reference, node, suffix):
+    for reference in definition.joins_of(node, suffix):
         _count(draft, reference, node.step.reference)
         if draft.workflow.status.is_terminal:
             return
@@ -426,6 +426,7 @@ def _next_round(draft: Draft, node: Node, row: TaskState) -> None:
         "heartbeat_at_ms": None,
         "handed_out_at_ms": None,
         "progress_done": None,
+        "progress_total": None,  # whatever its evaluator told: only a list loop has one
     }
     row = draft.move(row, Cause.ITERATES, Phase.RUNNING, ReasonCode.ITERATED, **changes)
     _begin_round(draft, node, row)

@@ -181,6 +181,24 @@ def test_loops_and_sub_workflows_may_be_forked() -> None:
     assert tree.restored() == tree.execution
 
 
+def test_forks_and_dependencies_inside_a_forked_loop_are_counted() -> None:
+    branches = [[task("p")], [task("q")]]
+    body = [
+        operator("FORK_JOIN", "g", forkTasks=branches),
+        operator("JOIN", "gj", joinOn=["p", "q"]),
+        operator("SWITCH", "s", evaluatorType="value-param", expression="v", inputParameters={"v": "a"})
+        | {"decisionCases": {"a": [{**task("z"), "dependsOn": ["y"]}, task("y")]}},
+    ]
+    tree = registered(Tree(*forked()), "work").begin(tasks=[each("l", [1, 2], body)], inputs={})
+
+    for number in (1, 2):
+        tree.done(f"p__{number}").done(f"q__{number}").done(f"y__{number}")
+        assert tree.restored() == tree.execution
+        tree.done(f"z__{number}")
+
+    assert (tree.statuses["l"], tree.workflow.status) == ("COMPLETED", "COMPLETED")
+
+
 def test_in_a_loop_each_round_forks_anew_and_forgets_the_last_one() -> None:
     fork, join = forked()
     fork["inputParameters"] = {"tasks": "${l.output.loopItem}", "inputs": {}}
@@ -208,6 +226,7 @@ def test_in_a_loop_each_round_forks_anew_and_forgets_the_last_one() -> None:
         ([task("f")], {}, "tasks[0].taskReferenceName 'f' is used already in this workflow: choose another"),
         ([{"name": "work"}], {}, "tasks[0].taskReferenceName: is required"),
         ([task("x", type="FORK_JOIN", forkTasks=[[task("y")]])], {}, "cannot be forked by itself: use a SUB_WORKFLOW"),
+        ([task("x", dependsOn=["y"]), task("y")], {}, "tasks[0].dependsOn: forked tasks begin together"),
         ([task("x", type="MAGIC")], {}, "tasks[0].type: is not a task type of this release"),
     ],
 )
