@@ -27,6 +27,10 @@ from broker_engine.model.status import ReasonCode
 NEEDS_A_JOIN = ("FORK_JOIN", "FORK_JOIN_DYNAMIC", "JOIN", "EXCLUSIVE_JOIN")
 
 
+#: What stored tasks are called where something is wrong with them.
+_STORED = "forkedTasks"
+
+
 # --- FORK_JOIN_DYNAMIC
 
 
@@ -36,14 +40,8 @@ def forked(draft: Draft, task: TaskState, step: WorkflowTask, begun: Begun) -> t
     documents = [one.document for one in begun.forks]
     defined = with_definitions(documents, draft.context.definitions.task_def)
     stored = orjson.dumps([{"task": d, "input": one.given} for d, one in zip(defined, begun.forks, strict=True)])
-    problem = None
-    if len(stored) > draft.context.max_payload_bytes:
-        problem = (
-            f"the forked tasks have {len(stored)} bytes, the limit is {draft.context.max_payload_bytes}: "
-            f"give them references instead of data"
-        )
-    else:
-        problem = _problem(draft.execution, task, step, stored, begun.field)
+    problem = _size_problem(stored, draft.context.max_payload_bytes)
+    problem = problem or _problem(draft.execution, task, step, stored, begun.field)
     if problem is not None:
         return task, Begun(How.FAILED, reason=problem, code=ReasonCode.TERMINAL_ERROR)
     data = orjson.loads(task.input)
@@ -51,16 +49,22 @@ def forked(draft: Draft, task: TaskState, step: WorkflowTask, begun: Begun) -> t
     return evolve(task, definition=stored, input=orjson.dumps(kept)), begun
 
 
+def _size_problem(stored: bytes, limit: int) -> str | None:
+    if len(stored) <= limit:
+        return None
+    return f"the forked tasks have {len(stored)} bytes, the limit is {limit}: give them references instead of data"
+
+
 def _problem(execution: Execution, task: TaskState, step: WorkflowTask, stored: bytes, field: str) -> str | None:
     try:
-        steps = compiled(stored, field)
+        steps = compiled(stored)
     except BadRequest as error:
-        return str(error)
+        return str(error).replace(f"{_STORED}[", f"{field}[")
     suffix = task.reference.removeprefix(step.reference)
     for number, forked_step in enumerate(steps):
-        name = forked_step.reference
-        if name in execution.definition.index or name + suffix in execution.tasks:
-            return f"{field}[{number}].taskReferenceName {name!r} is used already in this workflow: choose another"
+        for name, _ in index((forked_step,)):
+            if name in execution.definition.index or name + suffix in execution.tasks:
+                return f"{field}[{number}].taskReferenceName {name!r} is used already in this workflow: choose another"
         if forked_step.depends_on:
             return f"{field}[{number}].dependsOn: forked tasks begin together: fork a SUB_WORKFLOW whose tasks depend"
         if forked_step.type in NEEDS_A_JOIN:
@@ -69,14 +73,14 @@ def _problem(execution: Execution, task: TaskState, step: WorkflowTask, stored: 
 
 
 @lru_cache(maxsize=256)
-def compiled(stored: bytes, field: str = "tasks") -> Steps:
+def compiled(stored: bytes) -> Steps:
     """The steps in a fork's row.
 
     Raises:
         BadRequest: they are no steps.
     """
     found = orjson.loads(stored)
-    steps = parse_steps([_whole(one["task"], one["input"]) for one in found], field)
+    steps = parse_steps([_whole(one["task"], one["input"]) for one in found], _STORED)
     return tuple(_given(step, one["input"]) for step, one in zip(steps, found, strict=True))
 
 
