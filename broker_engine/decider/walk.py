@@ -117,7 +117,7 @@ def _begin(draft: Draft, step: WorkflowTask, suffix: str, code: ReasonCode) -> N
         flow.refuse(draft, task, *problem)
         return
     data = orjson.loads(task.input)
-    begun = kind.begin(step, Seen(draft.execution, draft.now_ms, suffix, data))
+    begun = kind.begin(step, Seen(draft.execution, draft.now_ms, suffix, data, draft.ended))
     if begun.forks is not None:
         task, begun = dynamic.forked(draft, task, step, begun)
     if begun.how is How.HANDED_OUT:

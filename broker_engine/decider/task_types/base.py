@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -89,6 +89,8 @@ class Seen(NamedTuple):
     suffix: str
     #: Its resolved input.
     input: Mapping[str, Json]
+    #: Tasks that have ended in this decision and are not followed yet: they are told to what waits for them later.
+    pending: Sequence[TaskState] = ()
 
 
 class ListEnd(StrEnum):

@@ -51,7 +51,8 @@ def joined(execution: Execution, step: WorkflowTask, suffix: str) -> dict[str, T
 
 def _join(step: WorkflowTask, seen: Seen) -> Begun:
     tasks = joined(seen.execution, step, seen.suffix)
-    ended = sum(task.is_terminal for task in tasks.values())
+    pending = {task.reference for task in seen.pending}
+    ended = sum(task.is_terminal and task.reference not in pending for task in tasks.values())
     return Begun(
         How.RUNNING,
         code=ReasonCode.PREVIOUS_TASK_DONE,

@@ -50,6 +50,13 @@ def test_a_join_counts_what_was_done_before_it_appeared() -> None:
     assert (tree.statuses["f_join"], tree.waiting) == ("COMPLETED", ["last"])
 
 
+def test_a_join_counts_what_was_done_at_once_no_more_than_once() -> None:
+    tree = Tree(*fork("f", [operator("NOOP", "n")], [simple("a")], [simple("b")])).begin().done("a")
+
+    assert tree.statuses["f_join"] == "IN_PROGRESS"
+    assert tree.done("b").workflow.status == "COMPLETED"
+
+
 def test_a_branch_that_nobody_joins_is_waited_for_at_the_end() -> None:
     tree = Tree(*fork("f", [simple("a")], [simple("b")], join_on=["a"])).begin().done("a")
 
