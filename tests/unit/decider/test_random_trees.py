@@ -61,7 +61,8 @@ class Maker:
                 name = self.name("fork")
                 branches = [self.steps(depth - 1) for _ in range(draw.choice([1, 2, 3]))]
                 for branch in branches:  # so that the JOIN has one last task to wait for
-                    branch.append(simple(self.name("end")))
+                    is_quick = draw.random() < 0.3
+                    branch.append(operator("NOOP", self.name("quick")) if is_quick else simple(self.name("end")))
                 ends = [branch[-1]["taskReferenceName"] for branch in branches]
                 return [
                     operator("FORK_JOIN", name, forkTasks=branches),
