@@ -1,8 +1,8 @@
 """The clocks of a task: when each runs out, read from state alone.
 
 ``DEADLINES`` is the whole list, in the order in which they are looked at when several have passed (Conductor's order:
-total, task, poll, response), followed by the two backstops that keep a task from waiting on a lost record, by the
-moment that a WAIT waits for, and by the backstop of a loop that waits for its turn.
+total, task, poll, response), followed by the two backstops that keep a task from waiting on a lost record, and by the
+moment that a WAIT waits for (of a loop that waits for its turn: another backstop).
 Clocks (D3): poll runs from the hand-out, task from the first start of the attempt, response from the last sign of life,
 total from the first attempt's scheduling over all attempts. In a pause all but the total clock stand still (D29).
 """
@@ -36,7 +36,6 @@ class DeadlineKind(StrEnum):
     DELAY = "delay"
     HAND_OUT = "hand-out"
     WAIT = "wait"
-    TURN = "turn"
 
 
 class Deadline(NamedTuple):
@@ -94,13 +93,11 @@ def _hand_out(task: TaskState, _definition: TaskDef) -> int | None:
 
 
 def _wait(task: TaskState, _definition: TaskDef) -> int | None:
-    is_waiting = task.waiting_for is WaitingFor.TIME and task.phase is Phase.RUNNING and task.paused_at_ms is None
-    return task.due_at_ms if is_waiting else None
-
-
-def _turn(task: TaskState, _definition: TaskDef) -> int | None:
-    is_waiting = task.waiting_for is WaitingFor.TURN and task.paused_at_ms is None
-    return task.updated_at_ms + DELAY_GRACE_MS if is_waiting else None
+    if task.phase is not Phase.RUNNING or task.waiting_for is None or task.paused_at_ms is not None:
+        return None
+    if task.waiting_for is WaitingFor.TURN:
+        return task.updated_at_ms + DELAY_GRACE_MS
+    return task.due_at_ms if task.waiting_for is WaitingFor.TIME else None
 
 
 DEADLINES: Mapping[DeadlineKind, Callable[[TaskState, TaskDef], int | None]] = {
@@ -111,7 +108,6 @@ DEADLINES: Mapping[DeadlineKind, Callable[[TaskState, TaskDef], int | None]] = {
     DeadlineKind.DELAY: _delay,
     DeadlineKind.HAND_OUT: _hand_out,
     DeadlineKind.WAIT: _wait,
-    DeadlineKind.TURN: _turn,
 }
 
 #: The reason code of each time-out (the backstops time nothing out).

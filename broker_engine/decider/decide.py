@@ -622,8 +622,6 @@ def _deadline(draft: Draft) -> str | None:
                 flow.hand_out(draft, task, Cause.HANDED_OUT_AGAIN, ReasonCode.HANDED_OUT_AGAIN)
             elif passed.kind is DeadlineKind.WAIT:
                 walk.wait_over(draft, task)
-            elif passed.kind is DeadlineKind.TURN:
-                walk.turn_lost(draft, task)
             else:
                 flow.time_out(draft, task, passed.kind)
     return None if fired else "no deadline has passed"

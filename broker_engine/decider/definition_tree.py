@@ -33,7 +33,7 @@ from broker_engine.decider.task_types import SIMPLE, TASK_TYPES
 from broker_engine.decider.task_types.scripts import EVALUATORS, VALUE_PARAM
 from broker_engine.decider.task_types.workflows import PARAMETERS
 from broker_engine.errors import BadRequest, Violation
-from broker_engine.model.definitions import Json, Steps, TaskDef, TimeoutPolicy, WorkflowDef, WorkflowTask, index
+from broker_engine.model.definitions import Json, Node, Steps, TaskDef, TimeoutPolicy, WorkflowDef, WorkflowTask, index
 
 #: How a task in a loop is called: a reference of this form could be taken for one.
 _ITERATION = re.compile(r"(.+?)(__\d+)+")
@@ -245,13 +245,18 @@ def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
     if reading.violations:
         return Parsed(value=None, violations=tuple(reading.violations), warnings=warnings)
     nodes = dict(index(tasks))
-    joins: dict[str, tuple[str, ...]] = {}
+    definition = WorkflowDef(**attributes, tasks=tasks, index=nodes, joins=joins_in(nodes), document=document)
+    return Parsed(value=definition, warnings=warnings)
+
+
+def joins_in(nodes: Mapping[str, Node]) -> dict[str, tuple[str, ...]]:
+    """What waits for the end of a step, by its reference: JOINs, and steps that depend on it."""
+    joins: dict[str, list[str]] = {}
     for reference, node in nodes.items():
         step = node.step
         for joined in dict.fromkeys((*step.join_on, *step.join_default, *step.depends_on)):
-            joins[joined] = (*joins.get(joined, ()), reference)
-    definition = WorkflowDef(**attributes, tasks=tasks, index=nodes, joins=joins, document=document)
-    return Parsed(value=definition, warnings=warnings)
+            joins.setdefault(joined, []).append(reference)
+    return {joined: tuple(waiting) for joined, waiting in joins.items()}
 
 
 def parse_steps(documents: list[Json], path: str) -> Steps:

@@ -108,10 +108,11 @@ def scope_of(execution: Execution, reference: str) -> Scope:
 def find_task(execution: Execution, reference: str, scope: Scope = TOP) -> TaskState | None:
     """The task that a reference of the definition means: inside its loop that of the current iteration (D30), seen
     from outside that of the latest."""
-    node = execution.definition.index.get(reference)
-    if node is None:
-        return _forked_task(execution, reference, scope)
-    if not node.loops:
+    definition = execution.definition
+    node = definition.index.get(reference)
+    if node is None and definition.dynamic.nodes:
+        node = definition.node(reference, "".join(f"__{number}" for number in scope.iterations))
+    if node is None or not node.loops:
         return execution.tasks.get(reference)
     suffix = ""
     for depth, loop in enumerate(node.loops):
@@ -122,15 +123,6 @@ def find_task(execution: Execution, reference: str, scope: Scope = TOP) -> TaskS
         else:
             return None
     return execution.tasks.get(reference + suffix)
-
-
-def _forked_task(execution: Execution, reference: str, scope: Scope) -> TaskState | None:
-    """The task of a dynamic fork: that of the innermost round that has one."""
-    for depth in range(len(scope.iterations), -1, -1):
-        suffix = "".join(f"__{number}" for number in scope.iterations[:depth])
-        if (found := execution.tasks.get(reference + suffix)) is not None:
-            return found
-    return None
 
 
 def _json(payload: bytes | None) -> Json:

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from broker_engine.decider.definition_tree import parse_steps, with_definitions
+from broker_engine.decider.definition_tree import joins_in, parse_steps, with_definitions
 from broker_engine.decider.definitions import parse_task_def
 from broker_engine.decider.draft import Draft
 from broker_engine.decider.task_types.base import Begun, How
@@ -27,6 +27,10 @@ from broker_engine.model.status import ReasonCode
 NEEDS_A_JOIN = ("FORK_JOIN", "FORK_JOIN_DYNAMIC", "JOIN", "EXCLUSIVE_JOIN")
 
 
+#: What stored tasks are called where something is wrong with them.
+_STORED = "forkedTasks"
+
+
 # --- FORK_JOIN_DYNAMIC
 
 
@@ -36,14 +40,8 @@ def forked(draft: Draft, task: TaskState, step: WorkflowTask, begun: Begun) -> t
     documents = [one.document for one in begun.forks]
     defined = with_definitions(documents, draft.context.definitions.task_def)
     stored = orjson.dumps([{"task": d, "input": one.given} for d, one in zip(defined, begun.forks, strict=True)])
-    problem = None
-    if len(stored) > draft.context.max_payload_bytes:
-        problem = (
-            f"the forked tasks have {len(stored)} bytes, the limit is {draft.context.max_payload_bytes}: "
-            f"give them references instead of data"
-        )
-    else:
-        problem = _problem(draft.execution, task, step, stored, begun.field)
+    problem = _size_problem(stored, draft.context.max_payload_bytes)
+    problem = problem or _problem(draft.execution, task, step, stored, begun.field)
     if problem is not None:
         return task, Begun(How.FAILED, reason=problem, code=ReasonCode.TERMINAL_ERROR)
     data = orjson.loads(task.input)
@@ -51,30 +49,38 @@ def forked(draft: Draft, task: TaskState, step: WorkflowTask, begun: Begun) -> t
     return evolve(task, definition=stored, input=orjson.dumps(kept)), begun
 
 
+def _size_problem(stored: bytes, limit: int) -> str | None:
+    if len(stored) <= limit:
+        return None
+    return f"the forked tasks have {len(stored)} bytes, the limit is {limit}: give them references instead of data"
+
+
 def _problem(execution: Execution, task: TaskState, step: WorkflowTask, stored: bytes, field: str) -> str | None:
     try:
-        steps = compiled(stored, field)
+        steps = compiled(stored)
     except BadRequest as error:
-        return str(error)
+        return str(error).replace(f"{_STORED}[", f"{field}[")
     suffix = task.reference.removeprefix(step.reference)
     for number, forked_step in enumerate(steps):
-        name = forked_step.reference
-        if name in execution.definition.index or name + suffix in execution.tasks:
-            return f"{field}[{number}].taskReferenceName {name!r} is used already in this workflow: choose another"
+        for name, _ in index((forked_step,)):
+            if name in execution.definition.index or name + suffix in execution.tasks:
+                return f"{field}[{number}].taskReferenceName {name!r} is used already in this workflow: choose another"
+        if forked_step.depends_on:
+            return f"{field}[{number}].dependsOn: forked tasks begin together: fork a SUB_WORKFLOW whose tasks depend"
         if forked_step.type in NEEDS_A_JOIN:
             return f"{field}[{number}].type {forked_step.type} cannot be forked by itself: use a SUB_WORKFLOW"
     return None
 
 
 @lru_cache(maxsize=256)
-def compiled(stored: bytes, field: str = "tasks") -> Steps:
+def compiled(stored: bytes) -> Steps:
     """The steps in a fork's row.
 
     Raises:
         BadRequest: they are no steps.
     """
     found = orjson.loads(stored)
-    steps = parse_steps([_whole(one["task"], one["input"]) for one in found], field)
+    steps = parse_steps([_whole(one["task"], one["input"]) for one in found], _STORED)
     return tuple(_given(step, one["input"]) for step, one in zip(steps, found, strict=True))
 
 
@@ -152,16 +158,20 @@ def _turned_out(definition: WorkflowDef, node: Node, suffix: str) -> Dynamic:
 def _forked(definition: WorkflowDef, node: Node, row: TaskState, suffix: str) -> Dynamic:
     before, steps = definition.dynamic, compiled(row.definition or b"[]")
     nodes, joins = before.nodes.mutate(), before.joins.mutate()
-    join = node.siblings[node.position + 1].reference + suffix
+    join = node.siblings[node.position + 1].reference
     for step in steps:
-        for name, found in index((step,), node.step.reference, node.loops):
+        inside = dict(index((step,), node.step.reference, node.loops))
+        waiting = joins_in(inside)
+        waiting[step.reference] = (*waiting.get(step.reference, ()), join)
+        for name, found in inside.items():
             nodes[name, suffix] = found
-        joins[step.reference + suffix] = join
+            if name in waiting:
+                joins[name, suffix] = waiting[name]
     return Dynamic(
         nodes.finish(),
         joins.finish(),
         before.lists.set(row.reference, tuple((step,) for step in steps)),
-        before.waits.set(join, tuple(step.reference for step in steps)),
+        before.waits.set(join + suffix, tuple(step.reference for step in steps)),
     )
 
 
@@ -173,14 +183,12 @@ def without(execution: Execution, rows: Sequence[TaskState]) -> Execution:
         before = execution.definition.dynamic
         node, suffix = execution.definition.locate(row.reference)
         nodes, joins = before.nodes.mutate(), before.joins.mutate()
-        for key in [(node.step.reference, suffix), *((name, suffix) for name in _names(before, row))]:
-            if key in nodes:
-                del nodes[key]
-        waits, join = before.waits, None
-        for steps in before.lists.get(row.reference, ()):
-            join = joins.pop(steps[0].reference + suffix, None)
-        if join is not None:
-            waits = waits.delete(join)
+        for name in (node.step.reference, *_names(before, row)):
+            nodes.pop((name, suffix), None)
+            joins.pop((name, suffix), None)
+        waits = before.waits
+        if row.reference in before.lists:
+            waits = waits.delete(node.siblings[node.position + 1].reference + suffix)
         lists = before.lists.delete(row.reference) if row.reference in before.lists else before.lists
         execution = _with(execution, Dynamic(nodes.finish(), joins.finish(), lists, waits))
     return execution

@@ -65,7 +65,7 @@ def go_on(draft: Draft) -> None:
 def _follow(draft: Draft, done: TaskState) -> None:
     definition = draft.execution.definition
     node, suffix = definition.locate(done.reference)
-    for reference in definition.joins_of(done.reference, node, suffix):
+    for reference in definition.joins_of(node, suffix):
         _count(draft, reference, node.step.reference)
         if draft.workflow.status.is_terminal:
             return
@@ -358,7 +358,11 @@ _CHILD_ENDS: Mapping[WorkflowStatus, tuple[Cause, Phase, TaskStatus]] = {
 
 
 def wait_over(draft: Draft, task: TaskState) -> None:
-    """The moment that a WAIT names has come."""
+    """The moment that a WAIT names has come, or the command by which a loop goes on did not."""
+    if task.waiting_for is WaitingFor.TURN:
+        node, _ = draft.execution.definition.locate(task.reference)
+        _next_item(draft, node, task)
+        return
     _end(draft, task, ReasonCode.WAIT_OVER, b"{}", status=TaskStatus.COMPLETED)
 
 
@@ -447,6 +451,7 @@ def _next_round(draft: Draft, node: Node, row: TaskState) -> None:
         "heartbeat_at_ms": None,
         "handed_out_at_ms": None,
         "progress_done": None,
+        "progress_total": None,  # whatever its evaluator told: only a list loop has one
     }
     row = draft.move(row, Cause.ITERATES, Phase.RUNNING, ReasonCode.ITERATED, **changes)
     _begin_round(draft, node, row)
@@ -484,12 +489,6 @@ def continue_loop(draft: Draft, command: ContinueLoop, task: TaskState | str) ->
     node, _ = draft.execution.definition.locate(task.reference)
     _next_item(draft, node, task)
     return None
-
-
-def turn_lost(draft: Draft, task: TaskState) -> None:
-    """The command by which a loop goes on did not come."""
-    node, _ = draft.execution.definition.locate(task.reference)
-    _next_item(draft, node, task)
 
 
 def _loop_over(draft: Draft, node: Node, row: TaskState) -> None:

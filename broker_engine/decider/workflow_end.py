@@ -64,7 +64,7 @@ def _fail_around(draft: Draft, task: TaskState) -> None:
     """The JOINs that wait for a failed task fail with it, and so do the loops around it."""
     execution = draft.execution
     node, suffix = execution.definition.locate(task.reference)
-    around = execution.definition.joins_of(task.reference, node, suffix)
+    around = execution.definition.joins_of(node, suffix)
     around += [
         loop + "".join(f"__{number}" for number in iterations(suffix)[:depth]) for depth, loop in enumerate(node.loops)
     ]

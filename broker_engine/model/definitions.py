@@ -186,20 +186,20 @@ class Dynamic(NamedTuple):
 
     #: Where they stand, by reference and the iterations in the name of the task that brought them.
     nodes: Map[tuple[str, str], Node] = Map()
-    #: The JOIN that waits for a task of a dynamic fork; both as tasks are called.
-    joins: Map[str, str] = Map()
+    #: What waits for them (as ``WorkflowDef.joins``), by the same.
+    joins: Map[tuple[str, str], tuple[str, ...]] = Map()
     #: The lists that a dynamic fork's task begins.
     lists: Map[str, tuple[Steps, ...]] = Map()
     #: The references that such a JOIN waits for.
     waits: Map[str, tuple[str, ...]] = Map()
 
-    def node(self, reference: str, suffix: str) -> Node | None:
-        """The step of this reference that a task with this suffix belongs to."""
+    def key(self, reference: str, suffix: str) -> tuple[str, str] | None:
+        """The key of the step that a task with this suffix belongs to."""
         numbers = iterations(suffix)
         for depth in range(len(numbers), -1, -1):
-            node = self.nodes.get((reference, "".join(f"__{number}" for number in numbers[:depth])))
-            if node is not None:
-                return node
+            key = (reference, "".join(f"__{number}" for number in numbers[:depth]))
+            if key in self.nodes:
+                return key
         return None
 
 
@@ -243,16 +243,17 @@ class WorkflowDef:
 
     def node(self, reference: str, suffix: str = "") -> Node | None:
         """The place of a step, in the round that a task with this suffix belongs to."""
-        if self.dynamic.nodes and (node := self.dynamic.node(reference, suffix)) is not None:
-            return node
+        if self.dynamic.nodes and (key := self.dynamic.key(reference, suffix)) is not None:
+            return self.dynamic.nodes[key]
         return self.index.get(reference)
 
-    def joins_of(self, reference: str, node: Node, suffix: str) -> list[str]:
+    def joins_of(self, node: Node, suffix: str) -> list[str]:
         """What waits for a task, as it is called in its round: JOINs, and steps that depend on it."""
-        found = [join + suffix for join in self.joins.get(node.step.reference, ())]
-        if (join := self.dynamic.joins.get(reference)) is not None:
-            found.append(join)
-        return found
+        reference = node.step.reference
+        found = self.joins.get(reference, ())
+        if self.dynamic.nodes and (key := self.dynamic.key(reference, suffix)) is not None:
+            found += self.dynamic.joins.get(key, ())
+        return [join + suffix for join in found]
 
     def locate(self, reference: str) -> tuple[Node, str]:
         """A task's place in the tree, and the iterations in its name: ``("charge", "__2__5")`` for ``charge__2__5``.

@@ -35,7 +35,7 @@ from broker_engine.model.commands import (
     WorkerLost,
 )
 from broker_engine.model.decision import Decision, RememberStart, WriteDefinition
-from broker_engine.model.definitions import WorkflowDef
+from broker_engine.model.definitions import Dynamic, WorkflowDef
 from broker_engine.model.limits import LIMIT_KEY
 from broker_engine.model.slots import LimitCommand, LimitTick
 from broker_engine.model.state import Execution, TaskState
@@ -336,7 +336,8 @@ class Turn:
         if not self._has_snapshot(overlay, partition, definition.content_hash):
             document = orjson.dumps(definition.document)
             self.batch.records.append(self._setting.outbox.snapshot(definition, partition.number, document))
-            overlay.snapshots[definition.content_hash] = definition
+            # Others run by it as well: what this one has got while it ran is not theirs.
+            overlay.snapshots[definition.content_hash] = replace(definition, dynamic=Dynamic())
         overlay.executions[command.key] = execution
         overlay.left += decision.left
         partition.watch(command.key, execution)

@@ -164,6 +164,20 @@ def test_a_wrong_state_is_a_conflict(http: httpx.Client) -> None:
 # --- workflows
 
 
+def test_a_message_to_a_workflow_is_taken_by_its_task(http: httpx.Client) -> None:
+    pull = {"name": "p", "taskReferenceName": "p", "type": "PULL_WORKFLOW_MESSAGES"}
+    ok(http.post("/metadata/workflow?overwrite=true", json={"name": "gw_messages", "tasks": [pull]}))
+    workflow_id = start(http, "gw_messages")
+
+    message_id = ok(http.post(f"/workflow/{workflow_id}/messages", json={"paid": True})).text
+
+    found = ok(http.get(f"/workflow/{workflow_id}")).json()
+    (message,) = found["output"]["messages"]
+    assert (found["status"], message["id"], message["payload"]) == ("COMPLETED", message_id, {"paid": True})
+    assert http.post(f"/workflow/{workflow_id}/messages", json={}).status_code == 409
+    assert http.post("/workflow/none/messages", json={}).status_code == 404
+
+
 def test_what_was_done_can_be_read_at_once(http: httpx.Client) -> None:
     register(http, "gw_reads", "gw_idle")
     for number in range(10):

@@ -65,3 +65,24 @@ def test_a_workflow_is_paused_once_and_resumed_once(engine: Cli) -> None:
     assert "maintenance" in shown.out
     assert engine("workflow", "resume", workflow_id, "--json").json == {"workflowId": workflow_id, "answer": "resumed"}
     assert engine("workflow", "resume", workflow_id).code == 4
+
+
+def test_a_message_is_sent_to_the_workflow_that_waits_for_it(engine: Cli) -> None:
+    name = f"waits{uuid.uuid4().hex[:6]}"
+    pull = {"name": "pull", "taskReferenceName": "pull", "type": "PULL_WORKFLOW_MESSAGES"}
+    assert engine("workflow", "create", engine.file({"name": name, "tasks": [pull]})).code == 0
+    workflow_id = engine("workflow", "start", name).out.strip()
+
+    wrong = engine("workflow", "push-message", workflow_id, "[1]")
+    assert (wrong.code, "must be a JSON object" in wrong.err) == (2, True)
+    sent = engine("workflow", "push-message", workflow_id, '{"paid": true}', "--json").json
+
+    def output() -> dict[str, object]:
+        found = engine("workflow", "get", workflow_id, "--json").json
+        return dict(found["output"] or {}) if found["status"] == "COMPLETED" else {}
+
+    messages = until(output, 60, what="the message")["messages"]
+    assert isinstance(messages, list)
+    assert (messages[0]["id"], messages[0]["payload"]) == (sent["messageId"], {"paid": True})
+    late = engine("workflow", "push-message", workflow_id, "{}")
+    assert (late.code, "only a live workflow takes messages" in late.err) == (4, True)

@@ -8,14 +8,15 @@ from typing import Any
 
 import orjson
 
+from broker_engine.decider import rounds
 from broker_engine.decider.definition_tree import from_snapshot, parse_workflow_def
-from broker_engine.decider.rounds import rebuilt
 from broker_engine.model.commands import StartWorkflow
 from broker_engine.model.decision import Send
 from broker_engine.model.definitions import Dynamic
-from broker_engine.model.state import TaskState
+from broker_engine.model.state import Execution, TaskState
 from broker_engine.model.status import Phase, WaitingFor
 from broker_engine.runtime.partition import assembled
+from broker_engine.wire.codecs import TASK_STATE
 from tests.builders import Definitions, Story, asked
 
 Json = dict[str, Any]
@@ -93,6 +94,14 @@ class Tree(Story):
         """The workflows that the last decision starts."""
         return [out.command for out in self.now(Send) if isinstance(out.command, StartWorkflow)]
 
+    def restored(self) -> Execution:
+        """The execution from what stands on the topics: its definition, and the last record of every attempt."""
+        now = self.execution_now
+        execution = Execution(workflow=now.workflow, tasks=type(now.tasks)(), definition=self.definition)
+        for row in self.attempts:
+            execution = execution.with_task(TASK_STATE.decode(TASK_STATE.encode(row)))
+        return rounds.rebuilt(execution)[0]
+
     def output(self, reference: str) -> Any:
         return orjson.loads(self.row(reference).output or b"null")
 
@@ -123,7 +132,7 @@ class Tree(Story):
         workflow = self.workflow
         self.execution = assembled(workflow, {workflow.definition_hash: definition}, rows.values())
         if not workflow.status.is_terminal:
-            self.execution, _ = rebuilt(self.execution)
+            self.execution, _ = rounds.rebuilt(self.execution)
         self.send(kind(key=workflow.workflow_id, operator="user:ann", **{**asked(f"c{len(self.told)}"), **fields}))
         return self
 

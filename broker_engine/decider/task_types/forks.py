@@ -32,6 +32,11 @@ def _check_fork(document: Mapping[str, Json], path: str) -> list[Violation]:
     return []
 
 
+def _scope(execution: Execution, step: WorkflowTask, suffix: str) -> Scope:
+    node = execution.definition.node(step.reference, suffix)
+    return Scope(node.loops if node is not None else (), iterations(suffix))
+
+
 def waits_for(execution: Execution, step: WorkflowTask, suffix: str) -> tuple[str, ...]:
     """The references that a JOIN waits for: behind a dynamic fork those of its tasks."""
     return execution.definition.dynamic.waits.get(step.reference + suffix, step.join_on)
@@ -39,7 +44,7 @@ def waits_for(execution: Execution, step: WorkflowTask, suffix: str) -> tuple[st
 
 def joined(execution: Execution, step: WorkflowTask, suffix: str) -> dict[str, TaskState]:
     """The tasks of a JOIN that are there, by reference."""
-    scope = Scope(execution.definition.index[step.reference].loops, iterations(suffix))
+    scope = _scope(execution, step, suffix)
     found = {reference: find_task(execution, reference, scope) for reference in waits_for(execution, step, suffix)}
     return {reference: task for reference, task in found.items() if task is not None}
 
@@ -72,7 +77,7 @@ def verdict(execution: Execution, step: WorkflowTask, suffix: str) -> tuple[Task
 
 def exclusively_joined(execution: Execution, step: WorkflowTask, suffix: str) -> TaskState | None:
     """The task that an EXCLUSIVE_JOIN takes: the first of its `joinOn` that has run, or else of its default ones."""
-    scope = Scope(execution.definition.index[step.reference].loops, iterations(suffix))
+    scope = _scope(execution, step, suffix)
     for reference in (*step.join_on, *step.join_default):
         task = find_task(execution, reference, scope)
         if task is not None and task.status is not TaskStatus.SKIPPED:

@@ -7,10 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from broker_engine.decider import rounds
 from broker_engine.model.decision import Answer
-from broker_engine.model.state import Execution
-from broker_engine.wire.codecs import TASK_STATE
 from broker_engine.worker.diagnosis import explain
 from tests.builders import asked
 from tests.support.trees import Tree, each, fork, operator, simple, switch, violations
@@ -157,11 +154,8 @@ def test_the_clock_over_all_attempts_begins_when_the_task_does() -> None:
 
 def test_it_is_rebuilt_as_it_was() -> None:
     tree = diamond().begin().done("a").done("b")
-    execution = Execution(workflow=tree.workflow, tasks=type(tree.execution_now.tasks)(), definition=tree.definition)
-    for row in tree.attempts:
-        execution = execution.with_task(TASK_STATE.decode(TASK_STATE.encode(row)))
 
-    assert rounds.rebuilt(execution)[0] == tree.execution
+    assert tree.restored() == tree.execution
 
 
 @pytest.mark.parametrize("reverse", [False, True])

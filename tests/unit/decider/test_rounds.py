@@ -11,7 +11,6 @@ import pytest
 from broker_engine.decider import rounds
 from broker_engine.model.commands import ContinueLoop
 from broker_engine.model.decision import Send
-from broker_engine.model.state import Execution
 from broker_engine.model.status import WaitingFor
 from broker_engine.wire.codecs import TASK_STATE, is_too_large
 from tests.support.trees import Tree, each, fork, loop, operator, simple
@@ -27,15 +26,6 @@ def of_nothing(count: int, *after: Json, **fields: Any) -> Tree:
 
 def turns(tree: Tree) -> list[ContinueLoop]:
     return [out.command for out in tree.now(Send) if isinstance(out.command, ContinueLoop)]
-
-
-def restored(tree: Tree) -> Execution:
-    """The execution from what stands on the topics: the last record of every attempt."""
-    now = tree.execution_now
-    execution = Execution(workflow=now.workflow, tasks=type(now.tasks)(), definition=now.definition)
-    for row in tree.attempts:
-        execution = execution.with_task(TASK_STATE.decode(TASK_STATE.encode(row)))
-    return rounds.rebuilt(execution)[0]
 
 
 # --- turns
@@ -86,7 +76,7 @@ def test_a_pause_keeps_a_loop_from_its_turn_until_it_is_resumed() -> None:
 def test_a_turn_that_is_lost_is_taken_after_a_minute() -> None:
     tree = of_nothing(300)
     at_ms = tree.row("l").next_deadline_at_ms
-    assert (tree.row("l").next_deadline, at_ms) == ("turn", tree.now_ms + 60_000)
+    assert (tree.row("l").next_deadline, at_ms) == ("wait", tree.now_ms + 60_000)
 
     tree.next_deadline()
 
@@ -205,7 +195,7 @@ def test_a_loop_is_rebuilt_as_it_was_although_it_was_not_written_with_its_last_r
     tree.begin(items=["x" * 100] * 200)
     for outer in range(1, 8):
         for number in (1, 2, 3):
-            assert restored(tree) == tree.execution
+            assert tree.restored() == tree.execution
             tree.done(f"a__{outer}__{number}", {"n": number})
 
     assert tree.row("outer").iteration == 8
@@ -215,11 +205,11 @@ def test_a_loop_is_rebuilt_as_it_was_although_it_was_not_written_with_its_last_r
 
 def test_a_loop_that_waits_for_its_turn_is_rebuilt_as_it_was() -> None:
     tree = of_nothing(2_000)
-    assert restored(tree) == tree.execution
+    assert tree.restored() == tree.execution
     (command,) = turns(tree)
     tree.send(command)
 
-    assert restored(tree) == tree.execution
+    assert tree.restored() == tree.execution
 
 
 def test_an_ended_round_is_no_task_that_can_be_canceled() -> None:

@@ -182,6 +182,70 @@ def test_a_long_loop_survives_a_decider_that_dies_between_its_turns(engine: Engi
     assert rows[0].output == b'{"iteration":1200,"1200":{"n":{}}}'
 
 
+DYNAMIC: list[dict[str, Any]] = [
+    {**operator("DYNAMIC", "which", dynamicTaskNameParam="t", inputParameters={"t": "work"}), "dependsOn": ["first"]},
+    {
+        **operator("FORK_JOIN_DYNAMIC", "f", inputParameters={"forkTaskName": "work", "forkTaskInputs": [{}, {}]}),
+        "dependsOn": ["which"],
+    },
+    {**operator("JOIN", "j"), "dependsOn": ["f"]},
+    {**work("last"), "dependsOn": ["j", "alone"]},
+    work("alone"),
+    work("first"),
+]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("number", range(1, 12, 2))
+def test_steps_that_are_known_only_as_they_begin_survive_a_decider_that_dies(
+    engine: Engine, number: int, moment: str
+) -> None:
+    engine.register_task({"name": "work", "ownerEmail": "a@example.com"})
+    engine.register_workflow({"name": "dynamic", "tasks": DYNAMIC})
+    left = number
+
+    def die(_transactional_id: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            engine.log.before_commit = engine.log.on_commit = None
+            raise Crashed
+
+    engine.submit("dynamic", {}, workflow_id="w")
+    if moment == "before":
+        engine.log.before_commit = die
+    else:
+        engine.log.on_commit = die
+    engine.run(4)
+    (node,) = engine.nodes
+    if left <= 0:
+        assert not node.is_up
+        node.bury()
+        node.start()
+    engine.log.before_commit = engine.log.on_commit = None
+    engine.run(30)
+
+    rows = attempts(engine, "w")
+    assert workflow(engine, "w").status == "COMPLETED"
+    assert sorted(task.reference for task in rows) == [
+        "_work_0", "_work_1", "alone", "f", "first", "j", "last", "which",
+    ]  # fmt: skip
+    assert {task.status for task in rows} == {"COMPLETED"}
+
+
+def test_the_steps_that_one_workflow_has_got_are_not_another_s(engine: Engine) -> None:
+    fork = operator("FORK_JOIN_DYNAMIC", "f", inputParameters={"forkTaskName": "none", "forkTaskInputs": [{}]})
+    engine.register_workflow({"name": "own", "tasks": [fork, operator("JOIN", "j")]})
+    started = engine.start("own", {})
+    engine.run(0.5)
+
+    (node,) = engine.nodes
+    partition = node.partitions[_partition(engine, started)]
+    live = partition.live[started]
+    assert live.definition.dynamic.nodes
+    assert not partition.snapshots[live.definition.content_hash].dynamic.nodes
+
+
 def _partition(engine: Engine, workflow_id: str) -> int:
     return engine.log.partition_of(workflow_id, engine.partitions)
 

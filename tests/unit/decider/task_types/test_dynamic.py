@@ -7,11 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from broker_engine.decider import rounds
 from broker_engine.decider.definitions import parse_task_def
 from broker_engine.model.decision import Schedule
-from broker_engine.model.state import Execution
-from broker_engine.wire.codecs import TASK_STATE
 from tests.support.trees import Tree, each, operator, simple, violations
 
 Json = dict[str, Any]
@@ -20,15 +17,6 @@ Json = dict[str, Any]
 def registered(tree: Tree, name: str, **fields: Any) -> Tree:
     tree.definitions.tasks[name] = parse_task_def({"name": name, "retryCount": 0, **fields}).unwrap()
     return tree
-
-
-def restored(tree: Tree) -> Execution:
-    now = tree.execution_now
-    own = tree.definitions.workflows["tree", 1]
-    execution = Execution(workflow=now.workflow, tasks=type(now.tasks)(), definition=own)
-    for row in tree.attempts:
-        execution = execution.with_task(TASK_STATE.decode(TASK_STATE.encode(row)))
-    return rounds.rebuilt(execution)[0]
 
 
 # --- DYNAMIC
@@ -65,7 +53,7 @@ def test_its_definition_is_that_of_the_moment_when_it_began() -> None:
     tree = registered(Tree(DYNAMIC), "encode", retryCount=1, retryDelaySeconds=5).begin(which="encode")
     registered(tree, "encode", retryCount=0)
 
-    assert restored(tree) == tree.execution
+    assert tree.restored() == tree.execution
     tree.fails("d")
     assert tree.row("d").attempt == 1
 
@@ -93,7 +81,7 @@ def test_in_a_loop_each_round_has_its_own() -> None:
     tree.done("d__1")
 
     assert (tree.row("d__2").task_type, len(tree.execution_now.definition.dynamic.nodes)) == ("y", 1)
-    assert restored(tree) == tree.execution
+    assert tree.restored() == tree.execution
     assert tree.done("d__2").workflow.status == "COMPLETED"
 
 
@@ -166,8 +154,8 @@ def test_an_execution_is_rebuilt_with_its_forked_tasks() -> None:
     tree = registered(Tree(*forked()), "work").begin(tasks=[task("x"), inner], inputs={"s": {"v": "a"}})
     assert tree.waiting == ["x", "in"]
 
-    assert restored(tree) == tree.execution
-    tree.execution = restored(tree)
+    assert tree.restored() == tree.execution
+    tree.execution = tree.restored()
     tree.done("in").done("x")
     assert tree.workflow.status == "COMPLETED"
 
@@ -190,7 +178,25 @@ def test_loops_and_sub_workflows_may_be_forked() -> None:
         "workflow",
         1,
     )
-    assert restored(tree) == tree.execution
+    assert tree.restored() == tree.execution
+
+
+def test_forks_and_dependencies_inside_a_forked_loop_are_counted() -> None:
+    branches = [[task("p")], [task("q")]]
+    body = [
+        operator("FORK_JOIN", "g", forkTasks=branches),
+        operator("JOIN", "gj", joinOn=["p", "q"]),
+        operator("SWITCH", "s", evaluatorType="value-param", expression="v", inputParameters={"v": "a"})
+        | {"decisionCases": {"a": [{**task("z"), "dependsOn": ["y"]}, task("y")]}},
+    ]
+    tree = registered(Tree(*forked()), "work").begin(tasks=[each("l", [1, 2], body)], inputs={})
+
+    for number in (1, 2):
+        tree.done(f"p__{number}").done(f"q__{number}").done(f"y__{number}")
+        assert tree.restored() == tree.execution
+        tree.done(f"z__{number}")
+
+    assert (tree.statuses["l"], tree.workflow.status) == ("COMPLETED", "COMPLETED")
 
 
 def test_in_a_loop_each_round_forks_anew_and_forgets_the_last_one() -> None:
@@ -202,7 +208,7 @@ def test_in_a_loop_each_round_forks_anew_and_forgets_the_last_one() -> None:
 
     assert tree.waiting == ["x__2", "y__2"]
     assert {suffix for _, suffix in tree.execution_now.definition.dynamic.nodes} == {"__2"}
-    assert restored(tree) == tree.execution
+    assert tree.restored() == tree.execution
     tree.done("y__2", {"n": 2}).done("x__2", {"n": 3})
     assert tree.waiting == ["last"]
     assert tree.output("l")["2"]["f_join"] == {"x": {"n": 3}, "y": {"n": 2}}
@@ -220,6 +226,7 @@ def test_in_a_loop_each_round_forks_anew_and_forgets_the_last_one() -> None:
         ([task("f")], {}, "tasks[0].taskReferenceName 'f' is used already in this workflow: choose another"),
         ([{"name": "work"}], {}, "tasks[0].taskReferenceName: is required"),
         ([task("x", type="FORK_JOIN", forkTasks=[[task("y")]])], {}, "cannot be forked by itself: use a SUB_WORKFLOW"),
+        ([task("x", dependsOn=["y"]), task("y")], {}, "tasks[0].dependsOn: forked tasks begin together"),
         ([task("x", type="MAGIC")], {}, "tasks[0].type: is not a task type of this release"),
     ],
 )
