@@ -136,9 +136,10 @@ class Draft:
         self._tasks[-1] = marked
         return marked
 
-    def replace_row(self, task: TaskState) -> None:
-        """Note on an ended task that another one takes its place in the next run."""
-        marked = evolve(task, is_retried=True)
+    def replace_row(self, task: TaskState, *, is_retried: bool) -> None:
+        """Note on an ended task that another one takes its place in the next run: it was an attempt at the same, or
+        (without ``is_retried``) belongs to the past."""
+        marked = evolve(task, is_retried=True) if is_retried else evolve(task, left_run=self.workflow.run)
         self._tasks.append(marked)
         self.left.append(marked)
 

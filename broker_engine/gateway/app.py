@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from broker_engine import __version__
-from broker_engine.gateway import admin, errors, metadata, schedules, tasks, workflows
+from broker_engine.gateway import admin, errors, metadata, operations, schedules, tasks, workflows
 from broker_engine.gateway.hub import Hub
 
 #: One per group of endpoints.
-ROUTERS = (metadata.router, workflows.router, tasks.router, schedules.router, admin.router)
+ROUTERS = (metadata.router, operations.router, workflows.router, tasks.router, schedules.router, admin.router)
 
 
 def make_app(hub: Hub) -> FastAPI:

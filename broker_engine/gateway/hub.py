@@ -98,8 +98,7 @@ class Hub:
         Raises:
             NotFound: there is no such workflow.
         """
-        run = self.workflow(workflow_id).run
-        found = [task for task in self.model.tasks_of(workflow_id, run) if task.reference == reference]
+        found = [task for task in self.model.tasks_of(self.workflow(workflow_id)) if task.reference == reference]
         return next((task for task in reversed(found) if not task.is_terminal), None)
 
     def workflow_definition(self, name: str, version: int | None) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from broker_engine.errors import NotFound, UnsafeSettings
 from broker_engine.log.ports import TopicPartition
-from broker_engine.model.state import TaskState, WorkflowState
+from broker_engine.model.state import TaskState, WorkflowState, present
 from broker_engine.topics import DELETE_RETENTION_MS
 from broker_engine.wire.codecs import TASK_STATE, WORKFLOW_STATE
 
@@ -254,12 +254,10 @@ class ReadModel:
             raise NotFound(f"there is no task {task_id}")
         return TASK_STATE.decode(value)
 
-    def tasks_of(self, workflow_id: str, run: int | None = None) -> list[TaskState]:
-        """The attempts of a workflow in order: of one run, or of all."""
-        query = select(tasks.c.value).where(tasks.c.workflow_id == workflow_id)
-        if run is not None:
-            query = query.where(tasks.c.run == run)
-        return [TASK_STATE.decode(value) for value in self._all(query.order_by(tasks.c.run, tasks.c.seq))]
+    def tasks_of(self, workflow: WorkflowState) -> list[TaskState]:
+        """The attempts of a workflow's present run, in order."""
+        of_it = (tasks.c.workflow_id == workflow.workflow_id, tasks.c.run >= workflow.from_run)
+        return present(workflow, map(TASK_STATE.decode, self._all(select(tasks.c.value).where(*of_it))))
 
     def snapshot(self, content_hash: str) -> bytes | None:
         """The definition that a workflow runs by."""

@@ -413,7 +413,7 @@ def update_by_reference_and_look(
     if _by_reference(engine, workflow_id, reference, status, output, workerid) is None:
         raise NotFound(f"no task {reference} is pending in workflow {workflow_id}")
     state = engine.workflow(workflow_id)
-    found = engine.model.tasks_of(workflow_id, state.run)
+    found = engine.model.tasks_of(state)
     return json_answer(workflow_document(state, found, engine.definition_of(state)))
 
 

@@ -12,12 +12,12 @@ from fastapi import Body as JsonBody
 from sqlalchemy import ColumnElement
 from starlette.responses import StreamingResponse
 
-from broker_engine.errors import BadRequest, BrokerEngineError, NotFound
+from broker_engine.errors import BadRequest, NotFound
 from broker_engine.gateway import search
 from broker_engine.gateway.answers import Engine, check_unknown, empty_answer, json_answer, text_answer
 from broker_engine.gateway.bodies import StartRequest, bounded
+from broker_engine.gateway.bulk import each
 from broker_engine.gateway.documents import (
-    bulk_document,
     run_document,
     status_document,
     summary_document,
@@ -44,16 +44,9 @@ Input = Annotated[dict[str, Any] | None, JsonBody()]
 
 #: Operations that the engine has no command for yet, by path below a workflow.
 NOT_YET: Mapping[str, tuple[str, str]] = {
-    "restart": ("POST", "/{workflow_id}/restart"),
-    "retry": ("POST", "/{workflow_id}/retry"),
-    "rerun": ("POST", "/{workflow_id}/rerun"),
-    "skip a task": ("PUT", "/{workflow_id}/skiptask/{reference}"),
     "jump to a task": ("POST", "/{workflow_id}/jump/{reference}"),
     "remove": ("DELETE", "/{workflow_id}/remove"),
-    "change variables": ("POST", "/{workflow_id}/variables"),
     "test": ("POST", "/test"),
-    "bulk restart": ("POST", "/bulk/restart"),
-    "bulk retry": ("POST", "/bulk/retry"),
     "bulk remove": ("DELETE", "/bulk/remove"),
 }
 
@@ -141,7 +134,7 @@ async def _wait(
 
 def _look(engine: Hub, workflow_id: str) -> tuple[WorkflowState, list[TaskState]]:
     state = engine.workflow(workflow_id)
-    return state, engine.model.tasks_of(workflow_id, state.run)
+    return state, engine.model.tasks_of(state)
 
 
 # --- find
@@ -254,12 +247,12 @@ def _page(size: int) -> int:
 
 @router.put("/bulk/pause")
 def bulk_pause(engine: Engine, ids: Ids) -> Response:
-    return _each(ids, lambda one: engine.ask(PauseWorkflow, one))
+    return each(ids, lambda one: engine.ask(PauseWorkflow, one))
 
 
 @router.put("/bulk/resume")
 def bulk_resume(engine: Engine, ids: Ids) -> Response:
-    return _each(ids, lambda one: engine.ask(ResumeWorkflow, one))
+    return each(ids, lambda one: engine.ask(ResumeWorkflow, one))
 
 
 @router.post("/bulk/terminate")
@@ -269,24 +262,12 @@ def bulk_terminate(
     reason: str | None = None,
     triggerFailureWorkflow: bool = False,  # noqa: ARG001 - the engine decides that by the definition
 ) -> Response:
-    return _each(ids, lambda one: engine.ask(TerminateWorkflow, one, reason=reason))
+    return each(ids, lambda one: engine.ask(TerminateWorkflow, one, reason=reason))
 
 
 @router.delete("/bulk/terminate")
 def bulk_terminate_by_delete(engine: Engine, ids: Ids, reason: str | None = None) -> Response:
-    return _each(ids, lambda one: engine.ask(TerminateWorkflow, one, reason=reason))
-
-
-def _each(ids: list[str], act: Callable[[str], object]) -> Response:
-    """Do it with each for itself; what was refused is listed with its reason."""
-    done, failed = [], {}
-    for one in bounded(ids):
-        try:
-            act(one)
-            done.append(one)
-        except BrokerEngineError as error:
-            failed[one] = str(error)
-    return json_answer(bulk_document(done, failed))
+    return each(ids, lambda one: engine.ask(TerminateWorkflow, one, reason=reason))
 
 
 # --- one
@@ -416,5 +397,5 @@ def start_by_name(
 
 
 def _document(engine: Hub, state: WorkflowState, *, with_tasks: bool) -> dict[str, Any]:
-    found = engine.model.tasks_of(state.workflow_id, state.run) if with_tasks else None
+    found = engine.model.tasks_of(state) if with_tasks else None
     return workflow_document(state, found, engine.definition_of(state))

@@ -10,6 +10,7 @@ schema, so that a record is one ``zip`` away. Construct them by keyword.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from immutables import Map
@@ -200,10 +201,6 @@ class TaskState(NamedTuple):
     #: The run that went on without it: a task before it runs again there.
     left_run: int | None = None
 
-    def belongs_to(self, workflow: WorkflowState) -> bool:
-        """Whether it is a part of the workflow's present run."""
-        return workflow.from_run <= self.run <= workflow.run and self.left_run is None
-
     @property
     def is_terminal(self) -> bool:
         return self.ended_at_ms is not None
@@ -212,6 +209,21 @@ class TaskState(NamedTuple):
     def is_in_engine(self) -> bool:
         """Whether it runs without a worker: a JOIN, a loop, a WAIT (what a worker runs has a lease)."""
         return self.phase is Phase.RUNNING and self.lease is None
+
+
+def present(workflow: WorkflowState, tasks: Iterable[TaskState]) -> list[TaskState]:
+    """The attempts that are a part of a workflow's present run, in order.
+
+    That may have begun with earlier ones (``first_run``). Where an attempt has left (``left_run``), those before it have
+    left with it.
+    """
+    found = sorted((task for task in tasks if workflow.from_run <= task.run <= workflow.run), key=_order)
+    left = {task.reference: _order(task) for task in found if task.left_run is not None}
+    return [task for task in found if not left or _order(task) > left.get(task.reference, (-1, -1))]
+
+
+def _order(task: TaskState) -> tuple[int, int]:
+    return task.run, task.seq
 
 
 State = TypeVar("State", WorkflowState, TaskState)

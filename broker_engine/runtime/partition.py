@@ -14,7 +14,7 @@ from immutables import Map
 
 from broker_engine.decider.deadlines import earliest_deadline_ms
 from broker_engine.model.definitions import WorkflowDef
-from broker_engine.model.state import Execution, TaskState, WorkflowState
+from broker_engine.model.state import Execution, TaskState, WorkflowState, present
 from broker_engine.runtime.choosers import Choosers
 from broker_engine.runtime.limits import Limits
 from broker_engine.runtime.store import FinishedStore
@@ -173,9 +173,8 @@ class Partition:
 def assembled(workflow: WorkflowState, snapshots: Mapping[str, WorkflowDef], tasks: Iterable[TaskState]) -> Execution:
     """A workflow with the latest attempt of each reference, of those tasks that belong to its present run."""
     execution = Execution(workflow=workflow, tasks=Map(), definition=snapshots[workflow.definition_hash])
-    for task in sorted(tasks, key=lambda task: (task.run, task.seq)):
-        if task.belongs_to(workflow):
-            execution = execution.with_task(task)
+    for task in present(workflow, tasks):
+        execution = execution.with_task(task)
     return execution
 
 

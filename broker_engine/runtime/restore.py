@@ -243,7 +243,8 @@ def _execution(partition: Partition, value: bytes, tasks: list[TaskState]) -> Ex
     """A live workflow: the latest attempt of each reference of its present run."""
     workflow = WORKFLOW_STATE.decode(value)
     execution, left = rebuilt(assembled(workflow, partition.snapshots, tasks))
-    others = [task for task in tasks if not task.belongs_to(workflow)]
-    for task in (*left, *others):  # kept for their tombstones
+    held = {task.task_id for task in execution.tasks.values()}
+    others = [task for task in tasks if task.task_id not in held]
+    for task in {task.task_id: task for task in (*others, *left)}.values():  # kept for their tombstones
         partition.store.put_task(task.workflow_id, task.task_id, TASK_STATE.encode(task))
     return execution

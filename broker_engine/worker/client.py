@@ -55,6 +55,7 @@ from broker_engine.topics import Namespace, Topic
 from broker_engine.wire.signing import Signer
 from broker_engine.worker.diagnosis import Explanation, diagnose, task_of
 from broker_engine.worker.limits import LimitInUse, LimitsView, caps
+from broker_engine.worker.operations import WorkflowOperations
 from broker_engine.worker.queue_views import QueueViews
 from broker_engine.worker.replies import Answered, Courier, raise_for
 from broker_engine.worker.schedules import Schedules
@@ -67,7 +68,7 @@ _MOVES_AT_A_TIME = 500
 JsonObject = Mapping[str, Any]
 
 
-class Client:
+class Client(WorkflowOperations):
     """A connection to one namespace.
 
     Every call that changes something waits for the decider's answer; call again after ``NoAnswer`` with the same

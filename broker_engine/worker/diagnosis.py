@@ -10,7 +10,7 @@ from broker_engine.decider.deadlines import TIMEOUT_CODES
 from broker_engine.decider.limit_places import Standing, standing
 from broker_engine.decider.transfers import may_be_rerouted
 from broker_engine.errors import NotFound
-from broker_engine.model.state import TaskState, WorkflowState
+from broker_engine.model.state import TaskState, WorkflowState, present
 from broker_engine.model.status import IN_HAND, Phase, WaitingFor, WorkflowStatus
 from broker_engine.model.stops import Stop, queue_name, stop_of_queue
 from broker_engine.worker.limits import limit_rules
@@ -81,7 +81,7 @@ def task_of(views: Views, workflow_id: str, reference: str) -> TaskState:
         NotFound: there is no such task (yet).
     """
     view = views.workflow(workflow_id)
-    tasks = [task for task in view.tasks if task.run == view.workflow.run]
+    tasks = present(view.workflow, view.tasks)
     found = [task for task in tasks if task.reference == reference]
     if not found:
         there = ", ".join(dict.fromkeys(task.reference for task in tasks))

@@ -135,7 +135,8 @@ def test_a_field_that_there_is_not_is_a_warning_or_an_error_as_asked(http: httpx
         ("POST", "/tasks", {"taskId": "none", "status": "COMPLETED"}, 404, "there is no task none"),
         # 404 would make Conductor's client give this endpoint up for good.
         ("POST", "/tasks/update-v2", {"taskId": "none", "status": "COMPLETED"}, 400, "there is no task none"),
-        ("POST", "/workflow/none/restart", None, 400, "not yet supported here"),
+        ("POST", "/workflow/none/jump/a", None, 400, "not yet supported here"),
+        ("POST", "/workflow/none/restart", None, 404, "there is no workflow none"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_a_reason(

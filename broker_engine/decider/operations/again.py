@@ -182,7 +182,7 @@ def _leave(draft: Draft, plan: _Plan) -> None:
 
 
 def _begin(draft: Draft, row: TaskState, repeat: Repeat, code: ReasonCode) -> None:
-    draft.replace_row(row)
+    draft.replace_row(row, is_retried=repeat.goes_on)
     node, suffix = draft.execution.definition.locate(row.reference)
     if repeat.child is None:
         walk.begin_step(draft, node.step, suffix, code)
@@ -204,7 +204,7 @@ def _begin(draft: Draft, row: TaskState, repeat: Repeat, code: ReasonCode) -> No
 def _go_on_in(draft: Draft, name: str, number: int, code: ReasonCode) -> None:
     """A loop that has ended runs again, in one of its rounds."""
     row = draft.execution.tasks[name]
-    draft.replace_row(row)
+    draft.replace_row(row, is_retried=True)
     node, suffix = draft.execution.definition.locate(name)
     task = attempts.first_attempt(draft, node.step, suffix, code, in_engine=True)
     running = evolve(
