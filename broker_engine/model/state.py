@@ -214,8 +214,8 @@ class TaskState(NamedTuple):
 def present(workflow: WorkflowState, tasks: Iterable[TaskState]) -> list[TaskState]:
     """The attempts that are a part of a workflow's present run, in order.
 
-    That may have begun with earlier ones (``first_run``). Where an attempt has left (``left_run``), those before it have
-    left with it.
+    That may have begun with earlier ones (``first_run``). Where an attempt has left (``left_run``), those before it are
+    gone with it.
     """
     found = sorted((task for task in tasks if workflow.from_run <= task.run <= workflow.run), key=_order)
     left = {task.reference: _order(task) for task in found if task.left_run is not None}

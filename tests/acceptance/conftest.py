@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.zygote import zygote
+
 COMMAND = str(Path(sys.executable).with_name("broker-engine"))
 
 TASKS = """
@@ -71,16 +73,14 @@ class Cli:
     folder: Path
 
     def __call__(self, *arguments: object, stdin: str = "", timeout: float = 120) -> Ran:
-        ran = subprocess.run(
-            [COMMAND, *map(str, arguments)],
-            input=stdin,
-            capture_output=True,
-            text=True,
+        ended = zygote().run(
+            [str(argument) for argument in arguments],
+            environment=self.environment,
+            folder=self.folder,
+            stdin=stdin,
             timeout=timeout,
-            env=self.environment,
-            cwd=self.folder,
         )
-        return Ran(code=ran.returncode, out=ran.stdout, err=ran.stderr)
+        return Ran(code=ended.code, out=ended.out, err=ended.err)
 
     @property
     def environment(self) -> dict[str, str]:
