@@ -187,6 +187,15 @@ def test_names_and_circles_are_violations_with_their_path() -> None:
     assert "closes a circle: a -> a" in violations(after(simple("a"), "a"))["tasks[0].dependsOn"]
 
 
+def test_an_exclusive_join_says_what_it_comes_after() -> None:
+    join = operator("EXCLUSIVE_JOIN", "x", joinOn=["a"])
+
+    found = violations(simple("a"), after(simple("b"), "a"), join)
+    assert found["tasks[2].dependsOn"].startswith("is required by an EXCLUSIVE_JOIN")
+    tree = Tree(simple("a"), after(simple("b"), "a"), after(join, "a")).begin().done("a", {"n": 1})
+    assert tree.output("x") == {"n": 1}
+
+
 def test_dependencies_are_among_the_steps_of_one_list() -> None:
     inner = switch("s", "x", {"x": [after(simple("b"), "a")]})
 
