@@ -198,6 +198,8 @@ class Story:
         self.told: list[tuple[AnyCommand, Decision]] = []
         #: Rows that are not kept in memory any more.
         self.left: dict[str, TaskState] = {}
+        #: What it has sent to itself and was not carried out (``go_on``).
+        self.to_itself: list[ContinueLoop] = []
 
     # --- telling ---------------------------------------------------------------------------------
 
@@ -209,16 +211,13 @@ class Story:
         self.execution = self.decision.execution
         self.told.append((command, self.decision))
         self.left |= {task.reference: task for task in self.decision.left}
+        self.to_itself += [output.command for output in self.now(Send) if isinstance(output.command, ContinueLoop)]
         return self
 
     def go_on(self) -> Story:
         """Carry out what the workflow has sent to itself, until nothing is left."""
-        sent = self.now(Send)
-        while sent:
-            for output in sent:
-                if isinstance(output.command, ContinueLoop):
-                    self.send(output.command)
-            sent = self.now(Send)
+        while self.to_itself:
+            self.send(self.to_itself.pop(0))
         return self
 
     def context(self) -> Context:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import pairwise
 from typing import NamedTuple
 
 import orjson
@@ -81,7 +82,7 @@ class _Reading:
             step = self.step(document, f"{path}[{number}]", loops, following, depth)
             if step is not None:
                 read.append(step)
-        return tuple(read)
+        return _with_joins_behind(read)
 
     def step(
         self, document: Json, path: str, loops: tuple[Json, ...], following: Json, depth: int
@@ -205,6 +206,15 @@ class _Reading:
             elif reference in named:
                 self.refuse(path, "is named twice", reference)
             named.add(reference if isinstance(reference, str) else None)
+
+
+def _with_joins_behind(steps: list[WorkflowTask]) -> Steps:
+    """In a list with dependencies, a fork's JOIN depends on its fork: it does not begin before that."""
+    if any(step.depends_on for step in steps):
+        for number, (fork, join) in enumerate(pairwise(steps), 1):
+            if join.type == "JOIN" and not join.depends_on and fork.type in ("FORK_JOIN", "FORK_JOIN_DYNAMIC"):
+                steps[number] = replace(join, depends_on=(fork.reference,))
+    return tuple(steps)
 
 
 def _translated(kind: str, document: Mapping[str, Json], attributes: Mapping[str, Json]) -> dict[str, Json]:

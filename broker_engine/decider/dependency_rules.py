@@ -28,6 +28,10 @@ def violations(listed: list[Json], path: str) -> list[Violation]:
             else:
                 edges.setdefault(str(step.get("taskReferenceName")), []).append(name)
             seen.add(name if isinstance(name, str) else "")
+    for number, step in enumerate(listed):
+        if edges and isinstance(step, Mapping) and step.get("type") == "EXCLUSIVE_JOIN" and not step.get("dependsOn"):
+            message = "is required by an EXCLUSIVE_JOIN in a list with dependencies: it takes what has run by then"
+            found.append(Violation(path=f"{path}[{number}].dependsOn", message=message, invalid_value=None))
     circle = _circle(edges)
     if circle is not None:
         at = f"{path}[{known[circle[0]]}].dependsOn"

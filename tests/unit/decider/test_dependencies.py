@@ -86,6 +86,17 @@ def test_a_fork_and_its_join_may_stand_in_such_a_list() -> None:
     assert tree.waiting == ["last"]
 
 
+def test_a_join_does_not_begin_before_its_fork() -> None:
+    begins = operator("FORK_JOIN_DYNAMIC", "f", inputParameters={"forkTaskName": "x", "forkTaskInputs": [{}, {}]})
+    tree = Tree(simple("a"), after(begins, "a"), operator("JOIN", "j"), after(simple("last"), "j")).begin()
+    assert (tree.row("j").waiting_for, tree.row("j").reason) == ("dependencies", "waits for f")
+
+    tree.done("a").done("_x_0")
+    assert tree.waiting == ["_x_1"]
+
+    assert tree.done("_x_1").waiting == ["last"]
+
+
 def test_a_list_in_a_case_is_over_when_all_of_it_is() -> None:
     case = [after(simple("c"), "a", "b"), simple("a"), simple("b")]
     tree = Tree(switch("s", "x", {"x": case}), simple("last")).begin().done("a").done("b")
@@ -174,6 +185,15 @@ def test_names_and_circles_are_violations_with_their_path() -> None:
     assert found["tasks[1].dependsOn"] == "closes a circle: b -> c -> b"
     assert found["tasks[2].dependsOn[1]"] == "is named twice"
     assert "closes a circle: a -> a" in violations(after(simple("a"), "a"))["tasks[0].dependsOn"]
+
+
+def test_an_exclusive_join_says_what_it_comes_after() -> None:
+    join = operator("EXCLUSIVE_JOIN", "x", joinOn=["a"])
+
+    found = violations(simple("a"), after(simple("b"), "a"), join)
+    assert found["tasks[2].dependsOn"].startswith("is required by an EXCLUSIVE_JOIN")
+    tree = Tree(simple("a"), after(simple("b"), "a"), after(join, "a")).begin().done("a", {"n": 1})
+    assert tree.output("x") == {"n": 1}
 
 
 def test_dependencies_are_among_the_steps_of_one_list() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from broker_engine.decider import rounds
 from tests.support.trees import Tree, each, loop, operator, simple, switch
 
 Json = dict[str, Any]
@@ -175,6 +176,7 @@ def references(steps: list[Json]) -> Iterator[str]:
 def told(tree: Tree, draw: Random) -> None:
     """Workers take what waits in any order; now and then the whole is paused, or a worker reports twice."""
     for _ in range(5_000):
+        tree.go_on()
         if not tree.waiting:
             return
         reference = draw.choice(tree.waiting)
@@ -222,6 +224,12 @@ def test_a_random_tree_comes_to_what_an_interpreter_makes_of_it(seed: int) -> No
         if tree.row(name).task_type == "DO_WHILE":
             found = {"iteration": found["iteration"]}
         assert found == output, name
+
+
+@pytest.mark.parametrize("seed", range(0, SEEDS, 3))
+def test_it_does_so_when_every_round_waits_for_its_turn(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "MAX_ROWS", 1)
+    test_a_random_tree_comes_to_what_an_interpreter_makes_of_it(seed)
 
 
 def test_the_trees_hold_every_kind_of_operator() -> None:
