@@ -92,7 +92,7 @@ MOVES: Mapping[tuple[Phase | None, Cause], frozenset[Phase]] = {
     (Phase.RUNNING, Cause.EVALUATES): frozenset({Phase.QUEUED}),
     # It begins as any other task appears.
     (Phase.CREATED, Cause.READY): frozenset(
-        {Phase.CREATED, Phase.QUEUED, Phase.RUNNING, Phase.PAUSED, Phase.FAILED, Phase.SUCCEEDED}
+        {Phase.CREATED, Phase.QUEUED, Phase.RUNNING, Phase.PAUSED, Phase.FAILED, Phase.SUCCEEDED, Phase.SKIPPED}
     ),
     # The back-off of a failed sub-workflow is over.
     **{(phase, Cause.CHILD_STARTED): frozenset({Phase.RUNNING}) for phase in (Phase.RETRY_WAIT, Phase.PAUSED)},

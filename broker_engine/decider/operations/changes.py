@@ -12,7 +12,7 @@ from broker_engine.decider.task_types.plain import MAX_VARIABLES_BYTES
 from broker_engine.errors import BadRequest
 from broker_engine.model.commands import SkipTask, UpdateVariables
 from broker_engine.model.state import Skip
-from broker_engine.model.status import ReasonCode
+from broker_engine.model.status import ReasonCode, WaitingFor
 
 #: Bounds the workflow's record.
 MAX_SKIPS = 100
@@ -28,7 +28,7 @@ def skip_task(draft: Draft, command: SkipTask) -> str | None:
     except KeyError:
         return refuse(draft, f"the definition has no task {reference}: name its taskReferenceName", 400)
     row = draft.execution.tasks.get(reference)
-    if row is not None:
+    if row is not None and row.waiting_for is not WaitingFor.DEPENDENCIES:
         return refuse(draft, f"task {reference} is {row.status}: only one that has not begun can be skipped")
     kind = TASK_TYPES.get(node.step.type)
     if kind is not None and kind.goes_on:

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from broker_engine.model.commands import SkipTask
 from broker_engine.model.decision import Answer
 from broker_engine.worker.diagnosis import explain
 from tests.builders import asked
@@ -150,6 +151,15 @@ def test_what_has_not_begun_can_be_canceled_but_neither_paused_nor_moved() -> No
 
     assert (tree.statuses["b"], tree.waiting) == ("COMPLETED_WITH_ERRORS", ["a", "c"])
     assert tree.done("c").done("a").workflow.status == "COMPLETED"
+
+
+def test_what_has_not_begun_can_be_skipped() -> None:
+    tree = Tree(simple("a"), after(simple("b"), "a"), after(simple("c"), "b")).begin()
+    tree.send(SkipTask(key="w", reference="b"))
+
+    tree.done("a")
+
+    assert (tree.statuses["b"], tree.waiting) == ("SKIPPED", ["c"])
 
 
 def test_the_clock_over_all_attempts_begins_when_the_task_does() -> None:

@@ -157,6 +157,8 @@ def ready(target: Phase) -> Story:
     tree = Tree(simple("a"), {**step, "dependsOn": ["a"]}).begin().take("a")
     if target is Phase.PAUSED:
         tree.pause_workflow()
+    if target is Phase.SKIPPED:
+        tree.send(SkipTask(key="w", reference="b"))
     if target is Phase.FAILED:
         tree.given(max_payload_bytes=SMALL_PAYLOAD)
         return tree.completed({"text": "x" * (SMALL_PAYLOAD // 2)}, of=tree.row("a"))
