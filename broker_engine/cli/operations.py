@@ -57,14 +57,16 @@ def add_to_workflows(app: typer.Typer) -> None:
         if task_input is not None and task is None:
             raise typer.BadParameter("it belongs to the task of --from", param_hint="--task-input")
         client = session.client()
-        task_id = None
+        task_id, reference = task, None
         if task is not None:
             view = client.get(workflow_id)
-            named = [t.task_id for t in present(view.workflow, view.tasks) if task in (t.reference, t.task_id)]
-            task_id = named[-1] if named else task
+            named = [t for t in present(view.workflow, view.tasks) if task in (t.reference, t.task_id)]
+            if named:
+                task_id, reference = named[-1].task_id, named[-1].reference
         client.rerun(
             workflow_id,
             task_id,
+            reference=reference,
             task_input=parse_object(task_input, "--task-input") if task_input is not None else None,
             workflow_input=parse_object(workflow_input, "--input") if workflow_input is not None else None,
             correlation_id=correlation_id,

@@ -10,7 +10,7 @@ from fastapi import Body as JsonBody
 
 from broker_engine.gateway.answers import Body, Engine, check_unknown, empty_answer, text_answer
 from broker_engine.gateway.bulk import each
-from broker_engine.gateway.hub import json_bytes
+from broker_engine.gateway.hub import Hub, json_bytes
 from broker_engine.model.commands import RerunWorkflow, RestartWorkflow, RetryWorkflow, SkipTask, UpdateVariables
 
 router = APIRouter(prefix="/api/workflow", tags=["workflows"])
@@ -68,15 +68,23 @@ def retry(
 def rerun(engine: Engine, workflow_id: str, request: RerunRequest, strict: bool = False) -> Response:
     """Run an ended workflow again from a task on; the answer is the workflow's id."""
     warnings = check_unknown(request.unknown(), strict=strict)
+    task_id = request.reRunFromTaskId or None
     engine.ask(
         RerunWorkflow,
         workflow_id,
-        task_id=request.reRunFromTaskId or None,
+        task_id=task_id,
+        reference=None if task_id is None else _reference(engine, workflow_id, task_id),
         task_input=json_bytes(request.taskInput),
         workflow_input=json_bytes(request.workflowInput),
         correlation_id=request.correlationId,
     )
     return text_answer(workflow_id, warnings=warnings)
+
+
+def _reference(engine: Hub, workflow_id: str, task_id: str) -> str | None:
+    """The reference of an attempt, which need not be the latest one."""
+    found = engine.model.tasks_of(engine.workflow(workflow_id))
+    return next((task.reference for task in found if task.task_id == task_id), None)
 
 
 @router.put("/{workflow_id}/skiptask/{reference}")

@@ -427,6 +427,8 @@ class RerunWorkflow(Command):
     """Run an ended workflow again from a task on (None: from the beginning)."""
 
     task_id: str | None = None
+    #: Of the task, when an earlier attempt than the latest may be meant.
+    reference: str | None = None
     #: JSON objects in place of what the task, and the workflow, had.
     task_input: bytes | None = None
     workflow_input: bytes | None = None

@@ -377,6 +377,7 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
     CommandType.RERUN_WORKFLOW: lambda r, common: RerunWorkflow(
         **common,
         task_id=r.task_id,
+        reference=r.reference,
         task_input=r.task_input,
         workflow_input=r.payload,
         correlation_id=r.correlation_id,
@@ -573,6 +574,7 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
         case RerunWorkflow():
             return {
                 "task_id": command.task_id,
+                "reference": command.reference,
                 "task_input": command.task_input,
                 "payload": command.workflow_input,
                 "correlation_id": command.correlation_id,

@@ -40,12 +40,13 @@ class WorkflowOperations(ABC):
         workflow_id: str,
         task_id: str | None = None,
         *,
+        reference: str | None = None,
         task_input: JsonObject | None = None,
         workflow_input: JsonObject | None = None,
         correlation_id: str | None = None,
     ) -> None:
         """Run an ended workflow again from a task on, or (none named) from the beginning; other branches stay as they
-        are.
+        are. With the task's ``reference`` an id of an earlier attempt will do, too.
 
         Raises:
             BadRequest: its present run has no such task.
@@ -54,6 +55,7 @@ class WorkflowOperations(ABC):
             RerunWorkflow,
             workflow_id,
             task_id=task_id,
+            reference=reference,
             task_input=_json(task_input),
             workflow_input=_json(workflow_input),
             correlation_id=correlation_id,

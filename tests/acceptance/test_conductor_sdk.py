@@ -11,7 +11,15 @@ import pytest
 from conductor.client.automator.task_runner import TaskRunner
 from conductor.client.configuration.configuration import Configuration
 from conductor.client.context.task_context import TaskInProgress
-from conductor.client.http.models import StartWorkflowRequest, TaskDef, TaskResult, WorkflowDef, WorkflowTask
+from conductor.client.http.models import (
+    RerunWorkflowRequest,
+    SkipTaskRequest,
+    StartWorkflowRequest,
+    TaskDef,
+    TaskResult,
+    WorkflowDef,
+    WorkflowTask,
+)
 from conductor.client.http.models.task_result_status import TaskResultStatus
 from conductor.client.http.rest import ApiException
 from conductor.client.orkes_clients import OrkesClients
@@ -66,6 +74,17 @@ def register(clients: OrkesClients, name: str, *task_types: str, **fields: Any) 
         for task_type in task_types
     ]
     metadata.register_workflow_def(
+        WorkflowDef(name=name, version=1, tasks=steps, timeout_seconds=600, owner_email="test@example.com"),
+        overwrite=True,
+    )
+
+
+def register_human(clients: OrkesClients, name: str) -> None:
+    """A workflow of two HUMAN tasks, first and second."""
+    steps = [
+        WorkflowTask(name="human", task_reference_name=reference, type="HUMAN") for reference in ("first", "second")
+    ]
+    clients.get_metadata_client().register_workflow_def(
         WorkflowDef(name=name, version=1, tasks=steps, timeout_seconds=600, owner_email="test@example.com"),
         overwrite=True,
     )
@@ -300,3 +319,29 @@ def test_a_long_task_keeps_its_lease(clients: OrkesClients, configuration: Confi
         done = ended(clients, start(clients, "sdk_lease"))
 
     assert (done.status, done.output) == ("COMPLETED", {"n": 7})
+
+
+def test_an_ended_workflow_is_taken_up_in_every_way(clients: OrkesClients) -> None:
+    register_human(clients, "sdk_again")
+    client, tasks = clients.get_workflow_client(), clients.get_task_client()
+    workflow_id = start(clients, "sdk_again")
+    tasks.update_task_by_ref_name(workflow_id, "first", "FAILED_WITH_TERMINAL_ERROR", {})
+    assert ended(clients, workflow_id).status == "FAILED"
+
+    client.retry_workflow(workflow_id)
+    assert client.get_workflow(workflow_id).status == "RUNNING"
+    tasks.update_task_by_ref_name(workflow_id, "first", "COMPLETED", {"n": 1})
+    tasks.update_task_by_ref_name(workflow_id, "second", "COMPLETED", {})
+    assert ended(clients, workflow_id).status == "COMPLETED"
+
+    first = client.get_workflow(workflow_id).tasks[0].task_id
+    client.rerun_workflow(workflow_id, RerunWorkflowRequest(re_run_from_task_id=first, task_input={"again": True}))
+    (only,) = client.get_workflow(workflow_id).tasks
+    assert (only.reference_task_name, only.input_data) == ("first", {"again": True})
+    client.skip_task_from_workflow(workflow_id, "second", SkipTaskRequest())
+    tasks.update_task_by_ref_name(workflow_id, "first", "COMPLETED", {})
+    assert [task.status for task in ended(clients, workflow_id).tasks] == ["COMPLETED", "SKIPPED"]
+
+    client.restart_workflow(workflow_id)
+    assert client.get_workflow(workflow_id).status == "RUNNING"
+    client.terminate_workflow(workflow_id)

@@ -77,13 +77,19 @@ def test_the_tree_can_be_registered(engine: Cli) -> None:
 
 def test_the_requests_are_answered(engine: Cli) -> None:
     requests = blocks("sh")[-1]
+    # In place of hello-1, which the commands above start and may not have yet.
+    made = {"name": "streamed", "tasks": [{"name": "n", "taskReferenceName": "n", "type": "NOOP"}]}
+    assert engine("workflow", "create", engine.file(made)).code == 0
+    assert engine("workflow", "start", "streamed", "--id", "streamed-1", "--wait").code == 0
     gateway = engine.role("gateway", "--port", 0)
     try:
         url = gateway.wait_for("gateway.started")["url"]
         until(lambda: answers(f"{url}/readyz") == 204, 60, lambda: "the read model is not ready")
         for line in requests.splitlines():
-            request = line.replace("localhost:8080", url.removeprefix("http://")).replace(
-                "curl", "curl --fail -sS -m 60", 1
+            request = (
+                line.replace("localhost:8080", url.removeprefix("http://"))
+                .replace("hello-1", "streamed-1")
+                .replace("curl", "curl --fail -sS -m 60", 1)
             )
             ran = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=90)
             assert ran.returncode == 0, f"{line}\n{ran.stdout}\n{ran.stderr}"

@@ -25,7 +25,9 @@ def rerun(draft: Draft, command: RerunWorkflow) -> str | None:
         return refuse(draft, problem)
     row = None
     if command.task_id is not None:
-        row = next((task for task in draft.execution.tasks.values() if task.task_id == command.task_id), None)
+        rows = draft.execution.tasks
+        row = next((task for task in rows.values() if task.task_id == command.task_id), None)
+        row = row or rows.get(command.reference or "")
         if row is None:
             return refuse(draft, _unknown(command.task_id), 400)
     try:
