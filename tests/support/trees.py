@@ -13,7 +13,7 @@ from broker_engine.decider.definition_tree import from_snapshot, parse_workflow_
 from broker_engine.model.commands import StartWorkflow
 from broker_engine.model.decision import Send
 from broker_engine.model.definitions import Dynamic
-from broker_engine.model.state import Execution, TaskState
+from broker_engine.model.state import Execution, TaskState, present
 from broker_engine.model.status import Phase, WaitingFor
 from broker_engine.runtime.partition import assembled
 from broker_engine.wire.codecs import TASK_STATE
@@ -98,7 +98,7 @@ class Tree(Story):
         """The execution from what stands on the topics: its definition, and the last record of every attempt."""
         now = self.execution_now
         execution = Execution(workflow=now.workflow, tasks=type(now.tasks)(), definition=self.definition)
-        for row in self.attempts:
+        for row in present(now.workflow, self.stored):
             execution = execution.with_task(TASK_STATE.decode(TASK_STATE.encode(row)))
         return rounds.rebuilt(execution)[0]
 
@@ -125,12 +125,16 @@ class Tree(Story):
         """Status and output of the workflow."""
         return self.workflow.status.value, orjson.loads(self.workflow.output or b"null")
 
+    @property
+    def stored(self) -> list[TaskState]:
+        """The last record of every attempt of every run."""
+        return list({task.task_id: task for _, decision in self.told for task in decision.changed_tasks}.values())
+
     def operate(self, kind: Callable[..., Any], **fields: Any) -> Tree:
         """An operation on the workflow, which is loaded with all of its rows as the shell does it."""
-        rows = {task.task_id: task for _, decision in self.told for task in decision.changed_tasks}
         definition = replace(self.execution_now.definition, dynamic=Dynamic())
         workflow = self.workflow
-        self.execution = assembled(workflow, {workflow.definition_hash: definition}, rows.values())
+        self.execution = assembled(workflow, {workflow.definition_hash: definition}, self.stored)
         if not workflow.status.is_terminal:
             self.execution, _ = rounds.rebuilt(self.execution)
         self.send(kind(key=workflow.workflow_id, operator="user:ann", **{**asked(f"c{len(self.told)}"), **fields}))

@@ -73,8 +73,9 @@ def take_up(draft: Draft, code: ReasonCode, reason: str | None) -> None:
     draft.tell_workflow(WorkflowStatus.RUNNING, code, reason)
 
 
-def run_again(draft: Draft, targets: Mapping[str, Repeat], code: ReasonCode) -> None:
-    """Begin these tasks anew, by their full references, and let leave what followed them.
+def run_again(draft: Draft, targets: Mapping[str, Repeat], code: ReasonCode, *, is_retry: bool) -> None:
+    """Begin these tasks anew, by their full references, and let leave what followed them. In a retry the rows that they
+    take the place of stay as earlier attempts; otherwise they leave, too.
 
     ``draft`` holds every row of the run (``rounds.rebuilt`` comes last).
     """
@@ -84,12 +85,14 @@ def run_again(draft: Draft, targets: Mapping[str, Repeat], code: ReasonCode) -> 
     begin = [name for name in targets if name not in plan.loops and not plan.leaves(execution.definition, name)]
     draft.repeats = {name: targets[name] for name in begin}
     for name, number in sorted(plan.loops.items(), key=lambda loop: loop[0].count("__")):
+        draft.replace_row(execution.tasks[name], is_retried=is_retry)
         _go_on_in(draft, name, number, code)
     for name, suffix in plan.waits:
         _wait_again(draft, name, suffix, code)
     for name in sorted(begin, key=lambda name: execution.tasks[name].seq):
         if draft.workflow.status.is_terminal:
             return
+        draft.replace_row(execution.tasks[name], is_retried=is_retry)
         _begin(draft, execution.tasks[name], targets[name], code)
     for name in targets:
         if name in plan.loops and not draft.workflow.status.is_terminal:
@@ -182,7 +185,6 @@ def _leave(draft: Draft, plan: _Plan) -> None:
 
 
 def _begin(draft: Draft, row: TaskState, repeat: Repeat, code: ReasonCode) -> None:
-    draft.replace_row(row, is_retried=repeat.goes_on)
     node, suffix = draft.execution.definition.locate(row.reference)
     if repeat.child is None:
         walk.begin_step(draft, node.step, suffix, code)
@@ -204,7 +206,6 @@ def _begin(draft: Draft, row: TaskState, repeat: Repeat, code: ReasonCode) -> No
 def _go_on_in(draft: Draft, name: str, number: int, code: ReasonCode) -> None:
     """A loop that has ended runs again, in one of its rounds."""
     row = draft.execution.tasks[name]
-    draft.replace_row(row, is_retried=True)
     node, suffix = draft.execution.definition.locate(name)
     task = attempts.first_attempt(draft, node.step, suffix, code, in_engine=True)
     running = evolve(

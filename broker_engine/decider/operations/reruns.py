@@ -42,7 +42,7 @@ def rerun(draft: Draft, command: RerunWorkflow) -> str | None:
     if row is None:
         begin_anew(draft, draft.execution.definition, ReasonCode.WORKFLOW_RERUN)
     else:
-        run_again(draft, _targets(draft, row, command), ReasonCode.WORKFLOW_RERUN)
+        run_again(draft, _targets(draft, row, command), ReasonCode.WORKFLOW_RERUN, is_retry=False)
     tell_parent(draft)
     draft.answer(200, draft.workflow.workflow_id)
     return None

@@ -33,7 +33,7 @@ def retry(draft: Draft, command: RetryWorkflow) -> str | None:
     for row in failed:
         is_resumed = command.resume_children and children.is_child_step(draft.step(row)) and row.sub_workflow_id
         targets[row.reference] = _repeat(row, child=row.sub_workflow_id if is_resumed else None)
-    run_again(draft, targets, ReasonCode.WORKFLOW_RETRIED)
+    run_again(draft, targets, ReasonCode.WORKFLOW_RETRIED, is_retry=True)
     _resume_children(draft, targets)
     if command.parent is None:
         tell_parent(draft)
@@ -55,7 +55,7 @@ def child_runs_again(draft: Draft, command: ChildRunsAgain) -> str | None:
         failed.reference: _repeat(failed, child=command.child_id if failed.reference == row.reference else None)
         for failed in failed_tasks(draft)
     }
-    run_again(draft, targets, ReasonCode.CHILD_RUNS_AGAIN)
+    run_again(draft, targets, ReasonCode.CHILD_RUNS_AGAIN, is_retry=True)
     tell_parent(draft)
     return None
 
