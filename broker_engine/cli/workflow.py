@@ -229,9 +229,12 @@ def terminate(
     session: Session,
     workflow_id: IdArgument,
     reason: Annotated[str | None, typer.Option(help="Kept with the workflow.")] = None,
+    compensate: Annotated[
+        bool, typer.Option("--compensate", help="Undo what it has completed, where its definition says how.")
+    ] = False,
 ) -> None:
     """End a live workflow; its live tasks are cancelled."""
-    session.client().terminate(workflow_id, reason)
+    session.client().terminate(workflow_id, reason, compensate=compensate)
     if session.json:
         output.json_out({"workflowId": workflow_id, "status": WorkflowStatus.TERMINATED})
     else:

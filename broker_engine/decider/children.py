@@ -49,7 +49,9 @@ def start(draft: Draft, task: TaskState, started: StartedWorkflow) -> str:
 def not_resumed(command: StartWorkflow | RetryWorkflow, parent: Parent, reason: str) -> Send:
     """What a parent is told whose sub-workflow cannot start, or cannot go on: its task has failed."""
     how = "start" if isinstance(command, StartWorkflow) else "go on"
-    what = "failure workflow" if parent.task_id == NO_TASK else "sub-workflow"
+    what = "workflow" if parent.task_id == NO_TASK else "sub-workflow"
+    if what == "workflow" and isinstance(command, StartWorkflow):
+        what = (command.source or "").partition(" of ")[0] + " workflow"  # failure, compensation
     told = SubWorkflowEnded(
         key=parent.workflow_id,
         operator=f"workflow:{command.key}",

@@ -17,6 +17,7 @@ import orjson
 
 from broker_engine.decider import dependency_rules as dependencies
 from broker_engine.decider.definitions import (
+    COMPENSATION_FIELDS,
     MAX_TASKS,
     MAX_TREE_DEPTH,
     SYSTEM_RESPONSE_SECONDS,
@@ -102,6 +103,7 @@ class _Reading:
         attributes["definition"] = self._task_def(document, attributes, dotted)
         if document.get("asyncComplete"):
             self.refuse(f"{dotted}asyncComplete", "is not supported by this release: use a HUMAN task after it", True)
+        attributes["compensation"] = self._compensation(document.get("compensation"), f"{dotted}compensation.")
         inside = (*loops, document.get("taskReferenceName")) if kind == "DO_WHILE" else loops
         attributes |= self._lists(document, dotted, inside, depth + 1)
         if len(self.violations) > before:
@@ -136,6 +138,14 @@ class _Reading:
             retry_delay_seconds=1,
             response_timeout_seconds=SYSTEM_RESPONSE_SECONDS,
         )
+
+    def _compensation(self, document: Json, path: str) -> str | None:
+        """The task that undoes a step."""
+        if not isinstance(document, Mapping):
+            return None  # absent, or told about already
+        found = read_fields(document, COMPENSATION_FIELDS, path, self.violations, self.warnings)
+        self.violations += name_violations(found.get("name", ""), f"{path}task")
+        return found.get("name")
 
     def _lists(self, document: Mapping[str, Json], path: str, loops: tuple[Json, ...], depth: int) -> dict[str, Json]:
         cases, branches = document.get("decisionCases"), document.get("forkTasks")
@@ -255,7 +265,14 @@ def parse_workflow_def(document: Mapping[str, Json]) -> Parsed[WorkflowDef]:
     if reading.violations:
         return Parsed(value=None, violations=tuple(reading.violations), warnings=warnings)
     nodes = dict(index(tasks))
-    definition = WorkflowDef(**attributes, tasks=tasks, index=nodes, joins=joins_in(nodes), document=document)
+    definition = WorkflowDef(
+        **attributes,
+        tasks=tasks,
+        index=nodes,
+        joins=joins_in(nodes),
+        has_compensation=any(node.step.compensation is not None for node in nodes.values()),
+        document=document,
+    )
     return Parsed(value=definition, warnings=warnings)
 
 

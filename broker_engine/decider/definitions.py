@@ -138,6 +138,9 @@ TASK_DEF_FIELDS: Mapping[str, Rule] = {
     **AUDIT_FIELDS,
 }
 
+#: What undoes a step.
+COMPENSATION_FIELDS: Mapping[str, Rule] = {"task": Rule(kind="text", attribute="name", is_required=True)}
+
 WORKFLOW_TASK_FIELDS: Mapping[str, Rule] = {
     "name": Rule(kind="text", attribute="name", is_required=True),
     "taskReferenceName": Rule(kind="text", attribute="reference", is_required=True),
@@ -158,6 +161,7 @@ WORKFLOW_TASK_FIELDS: Mapping[str, Rule] = {
     "caseExpression": _TEXT,
     "forkTasks": _LIST,
     "dependsOn": Rule(kind="texts", attribute="depends_on"),
+    "compensation": _OBJECT,
     "joinOn": Rule(kind="texts", attribute="join_on"),
     "joinMode": _TEXT,
     "joinStatus": _TEXT,

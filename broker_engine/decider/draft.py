@@ -60,6 +60,8 @@ class Draft:
         self.outputs: list[Output] = []
         #: Tasks whose successors are not begun yet (``walk.go_on`` does when the command is carried out).
         self.ended: list[TaskState] = []
+        #: Whether sub-workflows that end with it undo what they have completed.
+        self.compensates = False
         #: First attempts that repeat earlier ones, by reference.
         self.repeats: Mapping[str, Repeat] = {}
         self._before = None if is_new else execution.workflow
@@ -121,7 +123,10 @@ class Draft:
             self.outputs.append(controls.forget(task))
         if ended and task.sub_workflow_id is not None and not self._is_told_by_child(task):
             terminate = TerminateWorkflow(
-                key=task.sub_workflow_id, operator=_ENGINE, reason=f"its parent: {reason or code}"
+                key=task.sub_workflow_id,
+                operator=_ENGINE,
+                reason=f"its parent: {reason or code}",
+                compensate=self.compensates,
             )
             self.outputs.append(Send(command=terminate))
         return self._put(task.phase, moved, code, reason)

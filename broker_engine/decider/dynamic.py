@@ -131,7 +131,10 @@ def extended(execution: Execution, row: TaskState) -> Execution:
     if static.step.type == "DYNAMIC":
         known = _task_def(row.definition)
         return _with(execution, _turned_out(definition, static._replace(step=_as_simple(static.step, known)), suffix))
-    return _with(execution, _forked(definition, node, row, suffix))
+    forked = _with(execution, _forked(definition, node, row, suffix))
+    if not definition.has_compensation and b'"compensation"' in row.definition:
+        return forked._replace(definition=replace(forked.definition, has_compensation=True))
+    return forked
 
 
 def of_rows(execution: Execution) -> Execution:

@@ -67,9 +67,11 @@ def source_of(workflow_id: str) -> str:
 def refused(draft: Draft, command: SubWorkflowEnded) -> str | None:
     """The failure workflow did not start: its reason becomes a part of the failed one's."""
     workflow = draft.workflow
-    if not workflow.status.is_terminal or command.operator != f"workflow:{_own_id(workflow)}":
+    is_compensation = command.operator == f"workflow:{workflow.compensated_by}"
+    if not workflow.status.is_terminal or not (is_compensation or command.operator == f"workflow:{_own_id(workflow)}"):
         return "it is about a failure workflow of another run"
-    told = f"failureWorkflow: {command.reason}: correct it, then start it by hand with this workflow's document"
+    field = "compensation" if is_compensation else "failureWorkflow"
+    told = f"{field}: {command.reason}: correct it, then start it by hand with this workflow's document"
     if told in (workflow.reason or ""):
         return "the failed workflow names it already"
     before = f"{(workflow.reason or '')[: MAX_REASON // 2]}; " if workflow.reason else ""

@@ -37,6 +37,11 @@ def failure_workflow_id(workflow_id: str, incarnation: str, run: int) -> str:
     return _uuid5(_WORKFLOWS.bytes, f"failed\x1f{workflow_id}\x1f{incarnation}\x1f{run}")
 
 
+def compensation_workflow_id(workflow_id: str, incarnation: str, run: int) -> str:
+    """The id of the workflow that undoes what a run has done."""
+    return _uuid5(_WORKFLOWS.bytes, f"undone\x1f{workflow_id}\x1f{incarnation}\x1f{run}")
+
+
 def _uuid5(namespace: bytes, name: str) -> str:
     """``str(uuid.uuid5(...))`` without the detour through a UUID object (one is made for every task)."""
     digits = sha1(namespace + name.encode(), usedforsecurity=False).hexdigest()

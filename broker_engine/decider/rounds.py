@@ -95,6 +95,8 @@ def leave(execution: Execution, node: Node, row: TaskState, number: int) -> tupl
         oldest = number + 1 - (loops.keep_last(row.input) or number + 1)
         kept = _without(kept, f"{row.reference}__{oldest}")
     gone = [each for each in rows if FACTS[each.status].is_successful]  # a permissive one counts at the workflow's end
+    if execution.definition.has_compensation:  # what may have to be undone stays
+        gone = [each for each in gone if execution.definition.task(each.reference).compensation is None]
     tasks = execution.tasks.mutate()
     for each in gone:
         del tasks[each.reference]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker_engine.decider import controls, failures
+from broker_engine.decider import compensations, controls, failures
 from broker_engine.decider.documents import workflow_output
 from broker_engine.decider.draft import MAX_REASON, Draft
 from broker_engine.decider.moves import Cause
-from broker_engine.model.commands import SubWorkflowEnded
+from broker_engine.model.commands import SubWorkflowEnded, TerminateWorkflow
 from broker_engine.model.decision import ControlKind, Send
 from broker_engine.model.definitions import iterations
 from broker_engine.model.state import TaskState
@@ -97,6 +97,7 @@ def finish(
 ) -> None:
     """End the workflow. ``given``: its output, if a TERMINATE gave one."""
     draft.ended.clear()
+    draft.compensates = _is_undone(draft, status)
     for task in draft.execution.live_tasks():
         if task.phase in STARTED and not task.is_in_engine:
             draft.outputs.append(controls.tell(task, ControlKind.CANCEL, reason))
@@ -116,6 +117,8 @@ def finish(
         output = b"{}"
     output = failures.start(draft, status, code, reason, failed, output)
     _tell_parent(draft, status, reason, output)
+    if _is_undone(draft, status):
+        draft.change_workflow(compensated_by=compensations.start(draft, reason))
     draft.change_workflow(
         status=status,
         output=output,
@@ -127,6 +130,14 @@ def finish(
         failed_reference=failed.reference if failed else None,
     )
     draft.tell_workflow(status, code, reason)
+
+
+def _is_undone(draft: Draft, status: WorkflowStatus) -> bool:
+    """Whether what was completed is undone: when the engine ends a workflow, or somebody asks for it."""
+    command = draft.command
+    if isinstance(command, TerminateWorkflow):
+        return command.compensate
+    return status in (WorkflowStatus.FAILED, WorkflowStatus.TIMED_OUT)
 
 
 def _tell_parent(draft: Draft, status: WorkflowStatus, reason: str | None, output: bytes) -> None:

@@ -56,6 +56,7 @@ def workflow_document(
         "idempotencyKey": state.idempotency_key,
         "workflowDefinition": parsed,
         "run": state.run,
+        "compensationWorkflowId": state.compensated_by,
         "reasonCode": state.reason_code,
         "tenant": state.tenant,
         "source": state.source,

@@ -374,9 +374,10 @@ def terminate(
     workflow_id: str,
     reason: str | None = None,
     triggerFailureWorkflow: bool = False,  # noqa: ARG001 - the engine decides that by the definition
+    compensate: bool = False,
 ) -> Response:
-    """End a workflow; its live tasks are cancelled."""
-    engine.ask(TerminateWorkflow, workflow_id, reason=reason)
+    """End a workflow; its live tasks are cancelled. With ``compensate`` what it has completed is undone."""
+    engine.ask(TerminateWorkflow, workflow_id, reason=reason, compensate=compensate)
     return empty_answer()
 
 

@@ -82,6 +82,8 @@ class TerminateWorkflow(Command):
     """End a live workflow as TERMINATED; its live tasks are cancelled."""
 
     reason: str | None = None
+    #: Whether what was completed is undone, where its definition says how.
+    compensate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,8 @@ class WorkflowTask:
     join_default: tuple[str, ...] = ()
     #: References of its list that have to end before it begins.
     depends_on: tuple[str, ...] = ()
+    #: The task that undoes it.
+    compensation: str | None = None
     #: DO_WHILE: what is repeated while the condition holds, or once for each item.
     body: Steps = ()
     loop_condition: str | None = None
@@ -225,6 +227,8 @@ class WorkflowDef:
     #: Started when the engine ends a workflow other than COMPLETED; the name may be an expression.
     failure_workflow: str | None = None
     failure_workflow_version: int | None = None
+    #: Whether any of its steps can be undone.
+    has_compensation: bool = False
     #: Content hash of the snapshot: definition and embedded task definitions.
     content_hash: str = ""
     #: The snapshot as canonical JSON: what is stored and shown.

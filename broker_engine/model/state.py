@@ -111,6 +111,8 @@ class WorkflowState(NamedTuple):
     first_run: int | None = None
     #: When the present run began; None: with the workflow.
     began_at_ms: int | None = None
+    #: The workflow that undoes what the present run has completed.
+    compensated_by: str | None = None
     #: Tasks that are not to run when they are reached.
     skips: tuple[Skip, ...] = ()
 

@@ -320,7 +320,9 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
         **common, worker_id=_need(r.worker_id, "workerId"), lost_at_ms=_need(r.due_at_ms, "dueAt")
     ),
     CommandType.TICK: lambda _, common: Tick(**common),
-    CommandType.TERMINATE_WORKFLOW: lambda r, common: TerminateWorkflow(**common, reason=r.reason),
+    CommandType.TERMINATE_WORKFLOW: lambda r, common: TerminateWorkflow(
+        **common, reason=r.reason, compensate=r.overwrite
+    ),
     CommandType.RELEASE_WORKFLOW: lambda _, common: ReleaseWorkflow(**common),
     CommandType.PUT_TASK_DEF: lambda r, common: PutTaskDef(
         **common, document=_need(r.payload, "payload"), is_update=r.overwrite
@@ -565,7 +567,9 @@ def _extras(command: AnyCommand) -> dict[str, Any]:
             return {"domain": command.domain, "reason": command.reason}
         case DelayDue():
             return {"due_at_ms": command.due_at_ms}
-        case TerminateWorkflow() | StopStarts() | PauseWorkflow() | PauseSchedule() | ScheduleRefused():
+        case TerminateWorkflow():
+            return {"reason": command.reason, "overwrite": command.compensate}
+        case StopStarts() | PauseWorkflow() | PauseSchedule() | ScheduleRefused():
             return {"reason": command.reason}
         case PutTaskDef():
             return {"payload": command.document, "overwrite": command.is_update}

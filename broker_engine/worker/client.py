@@ -364,14 +364,15 @@ class Client(WorkflowOperations):
             raise NoAnswer(f"workflow {workflow_id} has not ended within {timeout:g} s; it goes on")
         return self._views.workflow(workflow_id)
 
-    def terminate(self, workflow_id: str, reason: str | None = None) -> None:
-        """End a live workflow; its live tasks are cancelled.
+    def terminate(self, workflow_id: str, reason: str | None = None, *, compensate: bool = False) -> None:
+        """End a live workflow; its live tasks are cancelled. With ``compensate`` what it has completed is undone, where
+        its definition says how.
 
         Raises:
             NotFound: there is none.
             Conflict: it has ended already.
         """
-        _check(self._courier.ask(TerminateWorkflow(key=workflow_id, reason=reason, **self._common()), self._timeout))
+        self.ask(TerminateWorkflow, workflow_id, reason=reason, compensate=compensate)
 
     def release(self, workflow_id: str) -> None:
         """End a workflow's quarantine.

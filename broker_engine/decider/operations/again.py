@@ -69,6 +69,7 @@ def take_up(draft: Draft, code: ReasonCode, reason: str | None) -> None:
         failed_task_id=None,
         failed_reference=None,
         timeout_alerted=False,
+        compensated_by=None,
     )
     draft.tell_workflow(WorkflowStatus.RUNNING, code, reason)
 

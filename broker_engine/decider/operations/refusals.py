@@ -21,6 +21,8 @@ def not_ended(draft: Draft, what: str) -> str | None:
     if workflow.deadline_at_ms is not None and workflow.deadline_at_ms <= draft.now_ms:
         late_ms = draft.now_ms - workflow.deadline_at_ms
         return f"its deadlineAt has passed {late_ms} ms ago: start a new workflow with a later one"
+    if workflow.compensated_by is not None and what != "restarted":
+        return f"what it had completed is undone by workflow {workflow.compensated_by}: restart it instead"
     return None
 
 

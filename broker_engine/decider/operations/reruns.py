@@ -20,7 +20,7 @@ from broker_engine.model.status import ReasonCode
 
 def rerun(draft: Draft, command: RerunWorkflow) -> str | None:
     """Run again from a task on."""
-    problem = not_ended(draft, "run again")
+    problem = not_ended(draft, "run again" if command.task_id is not None else "restarted")
     if problem is not None:
         return refuse(draft, problem)
     row = None

@@ -220,3 +220,27 @@ def test_a_restarted_workflow_leaves_its_first_run_readable_and_forgets_all_at_i
     assert (view.status, view.workflow.run) == ("COMPLETED", 1)
     assert {task.run for task in view.tasks} == {0, 1}
     assert {task.run for task in rows(engine, started).values()} == {1}
+
+
+@pytest.mark.parametrize("moment", ["clean", "before", "after"])
+def test_what_was_done_is_undone_once(engine: Engine, moment: str) -> None:
+    brittle = Brittle(engine)
+    undone: list[Any] = []
+    engine.serve("undo", lambda data, work: undone.append((work.reference, data["output"])) or {})
+    step = {**work("a"), "compensation": {"task": "undo"}}
+    engine.register_workflow(
+        {"name": "trade", "tasks": [step, {**step, "taskReferenceName": "b"}, work("c", "brittle")]}
+    )
+    started = engine.submit("trade")
+    engine.run(0.5)
+    if moment != "clean":
+        engine.clock.advance(1_000)
+        for worker in engine.workers:
+            worker.step()
+        crash(engine, moment).start()
+    engine.run(40)
+
+    view = engine.workflow(started)
+    assert (view.status, brittle.ran) == ("FAILED", ["a", "b", "c"])
+    assert undone == [("undo_1_b", {"ref": "b"}), ("undo_2_a", {"ref": "a"})]
+    assert engine.workflow(view.workflow.compensated_by or "").status == "COMPLETED"
