@@ -46,6 +46,20 @@ def echo(size: int) -> dict[str, str]:
 """
 
 
+#: Every role that was started here.
+_STARTED: list[subprocess.Popen[bytes]] = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_role_is_left() -> Iterator[None]:
+    """A test that fails must not leave a process behind that keeps a core busy."""
+    yield
+    for process in _STARTED:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
     """A command that has ended."""
@@ -112,6 +126,7 @@ class Role:
             self.process = subprocess.Popen(
                 [COMMAND, *arguments], stdout=out, stderr=err, env=cli.environment, cwd=cli.folder
             )
+        _STARTED.append(self.process)
 
     def log(self) -> list[dict[str, Any]]:
         """The log lines, each a JSON object."""
