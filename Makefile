@@ -47,7 +47,7 @@ check: install ## format, lint, types, layers and the quick tests, in under a mi
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest $(wildcard tests/unit tests/contract) -m "not kafka" $(PARALLEL)
+	$(BIN)/pytest $(wildcard tests/unit tests/contract) -m "not kafka and not slow" $(PARALLEL)
 
 conformance: install ## run the conformance rows against a real broker
 	$(BIN)/pytest tests/conformance $(PARALLEL)

@@ -8,6 +8,7 @@ waits without a clock.
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, precondition, rule
@@ -511,6 +512,7 @@ OF_OPERATORS = {
 }
 
 
+@pytest.mark.slow
 def test_seeded_histories_keep_the_promises_and_visit_every_move() -> None:
     """Counted, so that a change which makes a part of the table unreachable for random input is seen."""
     visited: set[tuple[Phase | None, Cause, Phase]] = set()

@@ -202,7 +202,7 @@ def told(tree: Tree, draw: Random) -> None:
     raise AssertionError("it runs on")
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", [*range(100), *(pytest.param(n, marks=pytest.mark.slow) for n in range(100, SEEDS))])
 def test_a_random_tree_comes_to_what_an_interpreter_makes_of_it(seed: int) -> None:
     steps = Maker(seed).steps(MAX_DEPTH)
     expected = Interpreter({"start": seed})
@@ -226,6 +226,7 @@ def test_a_random_tree_comes_to_what_an_interpreter_makes_of_it(seed: int) -> No
         assert found == output, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(0, SEEDS, 3))
 def test_it_does_so_when_every_round_waits_for_its_turn(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "MAX_ROWS", 1)

@@ -117,6 +117,7 @@ def record_bytes(tree: Tree) -> list[int]:
     return [len(TASK_STATE.encode(row)) for row in tree.decision.changed_tasks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["list", "condition"])
 def test_ten_thousand_rounds_cost_the_same_from_first_to_last(kind: str) -> None:
     count, sizes, live = 10_000, [0], 0

@@ -12,6 +12,8 @@ from broker_engine.model.state import present
 from tests.support.trees import Tree
 from tests.unit.decider.test_random_trees import MAX_DEPTH, Interpreter, Json, Maker, work
 
+pytestmark = pytest.mark.slow
+
 SEEDS = 100
 #: More runs than any of the trees needs.
 MAX_RUNS = 200
