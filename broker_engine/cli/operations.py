@@ -1,4 +1,4 @@
-"""`broker-engine workflow retry|rerun|restart|skip-task|update-variables`."""
+"""`broker-engine workflow retry|rerun|restart|remove|skip-task|update-variables`."""
 
 from __future__ import annotations
 
@@ -88,6 +88,12 @@ def add_to_workflows(app: typer.Typer) -> None:
         """Run an ended workflow again from the beginning, with its input."""
         session.client().restart(workflow_id, use_latest=use_latest)
         _done(session, workflow_id, "restarted")
+
+    @command(app, "remove", example="broker-engine workflow remove order-7")
+    def remove(session: Session, workflow_id: WorkflowArgument) -> None:
+        """Forget an ended workflow now instead of at the end of its retention."""
+        session.client().remove(workflow_id)
+        _done(session, workflow_id, "removed")
 
     @command(
         app,

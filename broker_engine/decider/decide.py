@@ -72,6 +72,7 @@ from broker_engine.model.commands import (
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
+    RemoveWorkflow,
     RerouteTask,
     RerunWorkflow,
     ResetCallbacks,
@@ -98,7 +99,7 @@ from broker_engine.model.commands import (
     UpdateVariables,
     WorkerLost,
 )
-from broker_engine.model.decision import Confirm, Decision, Delay, Output, RememberStart, Send
+from broker_engine.model.decision import Confirm, Decision, Delay, Output, RememberStart, Send, Transition
 from broker_engine.model.definitions import TimeoutPolicy, WorkflowDef
 from broker_engine.model.schedules import schedule_of
 from broker_engine.model.state import Execution, TaskState, WorkflowState
@@ -134,6 +135,8 @@ def decide(execution: Execution | None, command: AnyCommand, context: Context) -
     remembered = _repeated(execution, command)
     if remembered is not None:
         return remembered
+    if isinstance(command, RemoveWorkflow):
+        return _remove(execution, command)
     draft = Draft(execution, command, context)
     match command:
         case TaskStarted():
@@ -647,6 +650,16 @@ def _terminate(draft: Draft, command: TerminateWorkflow) -> str | None:
     )
     draft.answer(200, draft.workflow.workflow_id)
     return None
+
+
+def _remove(execution: Execution, command: RemoveWorkflow) -> Decision:
+    status = execution.workflow.status
+    if not status.is_terminal:
+        message = f"the workflow is {status}: only one that has ended can be removed; terminate it first"
+        return _refused(execution, command, 409, message)
+    answers: tuple[Output, ...] = (reply(command, 200, command.key),) if command.reply_to else ()
+    told = Transition(status=status, reason_code=ReasonCode.WORKFLOW_REMOVED, reason=f"removed by {command.operator}")
+    return Decision(execution=execution, transitions=(told,), outputs=answers, forgets=True)
 
 
 def _release(draft: Draft) -> str | None:

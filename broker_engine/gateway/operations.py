@@ -11,7 +11,14 @@ from fastapi import Body as JsonBody
 from broker_engine.gateway.answers import Body, Engine, check_unknown, empty_answer, text_answer
 from broker_engine.gateway.bulk import each
 from broker_engine.gateway.hub import Hub, json_bytes
-from broker_engine.model.commands import RerunWorkflow, RestartWorkflow, RetryWorkflow, SkipTask, UpdateVariables
+from broker_engine.model.commands import (
+    RemoveWorkflow,
+    RerunWorkflow,
+    RestartWorkflow,
+    RetryWorkflow,
+    SkipTask,
+    UpdateVariables,
+)
 
 router = APIRouter(prefix="/api/workflow", tags=["workflows"])
 
@@ -43,6 +50,26 @@ def bulk_restart(engine: Engine, ids: Ids, useLatestDefinitions: bool = False) -
 @router.post("/bulk/retry")
 def bulk_retry(engine: Engine, ids: Ids, resumeSubworkflowTasks: bool = False) -> Response:
     return each(ids, lambda one: engine.ask(RetryWorkflow, one, resume_children=resumeSubworkflowTasks))
+
+
+@router.delete("/bulk/remove")
+def bulk_remove(
+    engine: Engine,
+    ids: Ids,
+    archiveWorkflow: bool = False,  # noqa: ARG001 - the events stay; there is no other archive
+) -> Response:
+    return each(ids, lambda one: engine.ask(RemoveWorkflow, one))
+
+
+@router.delete("/{workflow_id}/remove")
+def remove(
+    engine: Engine,
+    workflow_id: str,
+    archiveWorkflow: bool = True,  # noqa: ARG001 - as above
+) -> Response:
+    """Forget an ended workflow now instead of at the end of its retention."""
+    engine.ask(RemoveWorkflow, workflow_id)
+    return empty_answer()
 
 
 @router.post("/{workflow_id}/restart")

@@ -45,9 +45,7 @@ Input = Annotated[dict[str, Any] | None, JsonBody()]
 #: Operations that the engine has no command for yet, by path below a workflow.
 NOT_YET: Mapping[str, tuple[str, str]] = {
     "jump to a task": ("POST", "/{workflow_id}/jump/{reference}"),
-    "remove": ("DELETE", "/{workflow_id}/remove"),
     "test": ("POST", "/test"),
-    "bulk remove": ("DELETE", "/bulk/remove"),
 }
 
 

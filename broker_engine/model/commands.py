@@ -470,6 +470,11 @@ class UpdateVariables(Command):
     variables: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveWorkflow(Command):
+    """Forget an ended workflow before its retention ends."""
+
+
 #: Operations on workflows that have ended. All but a restart ask about their tasks.
 TakeUp = RetryWorkflow | RerunWorkflow | ChildRunsAgain
 Operation = TakeUp | RestartWorkflow | SkipTask | UpdateVariables
@@ -526,6 +531,7 @@ AnyCommand = (
     | ChildRunsAgain
     | SkipTask
     | UpdateVariables
+    | RemoveWorkflow
 )
 
 #: Decided by the limiter, not about a workflow.

@@ -163,5 +163,7 @@ class Decision(NamedTuple):
     transitions: tuple[Transition, ...] = ()
     outputs: tuple[Output, ...] = ()
     ignored: str | None = None
+    #: The workflow is to be forgotten, with everything that is stored of it.
+    forgets: bool = False
     #: Rows that are not kept in memory any more (rounds of loops that are over).
     left: tuple[TaskState, ...] = ()

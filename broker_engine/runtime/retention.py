@@ -73,9 +73,8 @@ def retire(partition: Partition, outbox: Outbox, retention_ms: int, now_ms: int)
             # Restored with the moment of its record, which may lie before the end of its last run.
             batch.kept.append((workflow, value))
             continue
-        ids = batch.gone[workflow_id] = partition.store.task_ids(workflow_id)
-        every = {*ids, *_earlier_attempts(partition, workflow, ids)}
-        batch.records += [outbox.tombstone(Topic.TASK_STATE, each, partition.number) for each in sorted(every)]
+        batch.gone[workflow_id], every = stored_tasks(partition, workflow)
+        batch.records += [outbox.tombstone(Topic.TASK_STATE, each, partition.number) for each in every]
         batch.records.append(outbox.tombstone(Topic.WORKFLOW_STATE, workflow_id, partition.number))
     batch.records += [outbox.tombstone(Topic.IDEMPOTENCY, key, partition.number) for key in batch.keys]
     return batch
@@ -85,6 +84,12 @@ def _forgotten_keys(partition: Partition, now_ms: int) -> list[str]:
     horizon_ms = now_ms - IDEMPOTENCY_RETENTION_MS
     found = (key for key, entry in partition.idempotency.items() if entry.created_at_ms < horizon_ms)
     return [key for _, key in zip(range(BATCH), found, strict=False)]
+
+
+def stored_tasks(partition: Partition, workflow: WorkflowState) -> tuple[list[str], list[str]]:
+    """The ids of an ended workflow's tasks: those in the local store, and all that have a record."""
+    ids = partition.store.task_ids(workflow.workflow_id)
+    return ids, sorted({*ids, *_earlier_attempts(partition, workflow, ids)})
 
 
 def _earlier_attempts(partition: Partition, workflow: WorkflowState, ids: list[str]) -> Iterator[str]:

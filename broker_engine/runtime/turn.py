@@ -26,6 +26,7 @@ from broker_engine.model.commands import (
     DeadlineReached,
     ForLimiter,
     ReleaseWorkflow,
+    RemoveWorkflow,
     SlotGranted,
     StartWorkflow,
     TakeUp,
@@ -38,7 +39,7 @@ from broker_engine.model.decision import Decision, RememberStart, WriteDefinitio
 from broker_engine.model.definitions import Dynamic, WorkflowDef
 from broker_engine.model.limits import LIMIT_KEY
 from broker_engine.model.slots import LimitCommand, LimitTick
-from broker_engine.model.state import Execution, TaskState
+from broker_engine.model.state import Execution, TaskState, WorkflowState
 from broker_engine.model.status import WaitingFor
 from broker_engine.runtime.definitions import DefinitionView
 from broker_engine.runtime.limits import Limits, LimitTurn
@@ -46,6 +47,8 @@ from broker_engine.runtime.outbox import Batch, Outbox
 from broker_engine.runtime.partition import CHECKPOINT_EVERY_MS, Clocks, Partition
 from broker_engine.runtime.pollers import Pollers
 from broker_engine.runtime.queues import Queues
+from broker_engine.runtime.retention import stored_tasks
+from broker_engine.topics import Topic
 from broker_engine.wire.codecs import TASK_STATE
 from broker_engine.wire.commands import decode_command
 from broker_engine.wire.records import Idempotency
@@ -101,6 +104,8 @@ class Overlay:
     limits: LimitTurn | None = None
     #: Rows that leave the memory, for the local store.
     left: list[TaskState] = field(default_factory=list)
+    #: Workflows that are forgotten, with the ids of their tasks in the local store.
+    forgotten: dict[str, list[str]] = field(default_factory=dict)
 
 
 class Turn:
@@ -180,12 +185,14 @@ class Turn:
             return
         task_id = command.task_id if isinstance(command, TaskCommand | TaskRequest) else None
         execution = self._changed(overlay, partition, command.key) or partition.execution(command.key, task_id)
-        if isinstance(command, TakeUp) and execution is not None and execution.workflow.status.is_terminal:
+        asks_for_all = isinstance(command, TakeUp | RemoveWorkflow)
+        if asks_for_all and execution is not None and execution.workflow.status.is_terminal:
             if self._changed(overlay, partition, command.key) is not None:
                 # It ended in a turn that is not settled yet: its tasks are not in the store. Look again then.
                 self.batch.records.append((record.topic, record.partition, record.key or b"", record.value, ()))
                 return
-            execution = partition.whole(command.key)
+            if not isinstance(command, RemoveWorkflow):
+                execution = partition.whole(command.key)
         if execution is None and self._setting.partition_of(command.key, self._setting.partitions) != partition.number:
             self._dead_letter(record, f"key {command.key!r} does not belong to partition {partition.number}")
             return
@@ -201,8 +208,18 @@ class Turn:
             decision = self._decision(partition, overlay, execution, command, record, now_ms)
             self._setting.outbox.add(self.batch, decision, command, partition.number)
             self._apply(partition, overlay, execution, decision, command)
+            if decision.forgets and execution is not None:
+                self._forget(partition, overlay, execution.workflow)
         except Exception as error:  # any fault of a decision concerns its workflow alone; the partition goes on
             self._quarantine(partition, overlay, execution, record, error)
+
+    def _forget(self, partition: Partition, overlay: Overlay, workflow: WorkflowState) -> None:
+        """Tombstones for everything that is stored of an ended workflow."""
+        ids, every = stored_tasks(partition, workflow)
+        tombstone, number = self._setting.outbox.tombstone, partition.number
+        self.batch.records += [tombstone(Topic.TASK_STATE, each, number) for each in every]
+        self.batch.records.append(tombstone(Topic.WORKFLOW_STATE, workflow.workflow_id, number))
+        overlay.forgotten[workflow.workflow_id] = ids
 
     def _limits(self, partition: Partition, overlay: Overlay) -> Limits:
         """The limit state as of now."""
@@ -464,6 +481,10 @@ class Turn:
                 partition.limits = overlay.limits.limits
             partition.snapshots.update(overlay.snapshots)
             partition.idempotency.update(overlay.idempotency)
+            for workflow_id, ids in overlay.forgotten.items():
+                partition.store.remove_workflow(workflow_id)
+                for each in ids:
+                    partition.store.remove_task(workflow_id, each)
             for workflow_id, execution in overlay.executions.items():
                 self._merge_execution(partition, workflow_id, execution)
             for task in overlay.left:

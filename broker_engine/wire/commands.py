@@ -36,6 +36,7 @@ from broker_engine.model.commands import (
     PutWorkflowDef,
     QueueReady,
     ReleaseWorkflow,
+    RemoveWorkflow,
     RerouteTask,
     RerunWorkflow,
     ResetCallbacks,
@@ -120,6 +121,7 @@ COMMAND_TYPES: Mapping[type[Command], CommandType] = {
     ChildRunsAgain: CommandType.CHILD_RUNS_AGAIN,
     SkipTask: CommandType.SKIP_TASK,
     UpdateVariables: CommandType.UPDATE_VARIABLES,
+    RemoveWorkflow: CommandType.REMOVE_WORKFLOW,
     ContinueLoop: CommandType.CONTINUE_LOOP,
     PushMessage: CommandType.PUSH_MESSAGE,
 }
@@ -392,6 +394,7 @@ DECODERS: Mapping[CommandType, Callable[[CommandRecord, Mapping[str, Any]], AnyC
         **common, reference=_need(r.reference, "reference"), input=r.task_input, output=r.payload
     ),
     CommandType.UPDATE_VARIABLES: lambda r, common: UpdateVariables(**common, variables=_need(r.payload, "payload")),
+    CommandType.REMOVE_WORKFLOW: lambda _, common: RemoveWorkflow(**common),
     CommandType.SCHEDULE_REFUSED: lambda r, common: ScheduleRefused(**common, reason=_need(r.reason, "reason")),
 }
 

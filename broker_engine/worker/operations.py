@@ -10,6 +10,7 @@ import orjson
 
 from broker_engine.model.commands import (
     AnyCommand,
+    RemoveWorkflow,
     RerunWorkflow,
     RestartWorkflow,
     RetryWorkflow,
@@ -70,6 +71,10 @@ class WorkflowOperations(ABC):
     ) -> None:
         """Jump over a task that has not begun, when it is reached; ``output`` stands in place of its own."""
         self.ask(SkipTask, workflow_id, reference=reference, input=_json(input), output=_json(output))
+
+    def remove(self, workflow_id: str) -> None:
+        """Forget an ended workflow now instead of at the end of its retention: its records become tombstones."""
+        self.ask(RemoveWorkflow, workflow_id)
 
     def update_variables(self, workflow_id: str, variables: JsonObject) -> None:
         """Put values into the variables of a running workflow; others stay."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.zygote import zygote
+from tests.support.zygote import close, zygote
 
 COMMAND = str(Path(sys.executable).with_name("broker-engine"))
 
@@ -58,6 +58,7 @@ def no_role_is_left() -> Iterator[None]:
         if process.poll() is None:
             process.kill()
             process.wait()
+    close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

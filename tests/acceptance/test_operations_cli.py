@@ -45,6 +45,11 @@ def test_a_workflow_is_run_again_in_every_way(engine: Cli) -> None:
     assert engine("workflow", "restart", started).code == 0
     assert engine("workflow", "rerun", started, "--from", "nobody").code == 4, "it runs"
     assert engine("workflow", "terminate", started).code == 0
+    assert engine("workflow", "remove", started, "--json").json == {"workflowId": started, "status": "removed"}
+    assert engine("workflow", "get", started).code == 3
+    started = engine("workflow", "start", name).out.strip()
+    assert engine("workflow", "remove", started).code == 4, "it runs"
+    assert engine("workflow", "terminate", started).code == 0
     unknown = engine("workflow", "rerun", started, "--from", "nobody")
     assert (unknown.code, "has the id nobody" in unknown.err) == (1, True)
 
@@ -84,5 +89,10 @@ def test_conductor_s_paths_do_the_same(bootstrap: str, namespace: str, tmp_path:
         answer = http.post("/workflow/bulk/restart", json=[started, "nobody"]).json()
         assert (answer["bulkSuccessfulResults"], list(answer["bulkErrorResults"])) == ([started], ["nobody"])
         assert http.get(f"/workflow/{started}").json()["status"] == "RUNNING"
+        other = http.post("/workflow/two", json={}).text
+        assert http.delete(f"/workflow/{other}/remove").status_code == 409
+        http.delete(f"/workflow/{other}").raise_for_status()
+        http.delete(f"/workflow/{other}/remove").raise_for_status()
+        assert http.get(f"/workflow/{other}").status_code == 404
         answer = http.post("/workflow/bulk/retry", json=[started]).json()
         assert "terminate it first" in answer["bulkErrorResults"][started]

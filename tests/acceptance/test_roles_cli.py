@@ -106,7 +106,7 @@ def test_dev_runs_everything_restarts_a_killed_role_and_stops_cleanly(tmp_path: 
         until(lambda: len(dev.events("dev.role_started")) >= 7)
         ended = {event["supervised"]: event["how"] for event in dev.events("dev.role_ended")}
         assert ended == {"decider-0": "signal SIGKILL", "worker": "signal SIGKILL"}
-        assert user(*greet).code == 0
+        until(lambda: user(*greet).code == 0, 90, lambda: "the new decider and worker do not answer")
 
         assert dev.stop() == 0
         left = [event["pid"] for event in dev.events("dev.role_started") if is_alive(event["pid"])]

@@ -7,7 +7,6 @@ still start the command as users do.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import signal
@@ -90,8 +89,13 @@ def zygote() -> Zygote:
     """The one of this test process."""
     if not _started:
         _started.append(Zygote())
-        atexit.register(_started[0].close)
     return _started[0]
+
+
+def close() -> None:
+    """End it, if it was started."""
+    while _started:
+        _started.pop().close()
 
 
 def _serve(address: str) -> None:

@@ -10,9 +10,10 @@ import structlog
 
 from broker_engine.errors import BadRequest, Conflict
 from broker_engine.model import state
-from broker_engine.model.commands import RerunWorkflow, RestartWorkflow, RetryWorkflow
+from broker_engine.model.commands import RemoveWorkflow, RerunWorkflow, RestartWorkflow, RetryWorkflow
 from broker_engine.model.state import TaskState
 from broker_engine.testing import Engine
+from broker_engine.topics import Topic
 from broker_engine.worker import TaskFailedForGood
 from tests.support.crashing import crash
 from tests.support.trees import each, fork, operator
@@ -244,3 +245,35 @@ def test_what_was_done_is_undone_once(engine: Engine, moment: str) -> None:
     assert (view.status, brittle.ran) == ("FAILED", ["a", "b", "c"])
     assert undone == [("undo_1_b", {"ref": "b"}), ("undo_2_a", {"ref": "a"})]
     assert engine.workflow(view.workflow.compensated_by or "").status == "COMPLETED"
+
+
+@pytest.mark.parametrize("moment", ["clean", "before", "after"])
+def test_a_removed_workflow_leaves_tombstones_of_every_run_and_attempt(engine: Engine, moment: str) -> None:
+    brittle = Brittle(engine)
+    engine.register_task({"name": "brittle", "retryCount": 1, "retryDelaySeconds": 0, "ownerEmail": "a@b.c"})
+    engine.register_workflow(TREE)
+    started = engine.start("tree")
+    engine.run(5)
+    brittle.is_mended = True
+    engine.ask(RetryWorkflow(key=started, **engine.asked()))
+    engine.run(5)
+    assert engine.workflow(started).status == "COMPLETED"
+
+    engine.send(RemoveWorkflow(key=started, **engine.asked()))
+    if moment != "clean":
+        crash(engine, moment).start()
+    engine.run(40)
+
+    for topic in (Topic.TASK_STATE, Topic.WORKFLOW_STATE):
+        last = {record.key: record.value for record in engine.records(topic)}
+        assert len(last) > 0
+        assert set(last.values()) == {None}
+    assert engine.start("tree", workflow_id=started) == started, "its id is free again"
+
+
+def test_a_workflow_that_runs_is_not_removed(engine: Engine) -> None:
+    engine.register_workflow({"name": "waits", "tasks": [operator("HUMAN", "h")]})
+    started = engine.start("waits")
+
+    with pytest.raises(Conflict, match="terminate it first"):
+        engine.ask(RemoveWorkflow(key=started, **engine.asked()))

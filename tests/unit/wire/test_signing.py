@@ -115,6 +115,7 @@ NEEDS_MORE = sorted(
         CommandType.CLEAR_CAP,
         CommandType.DELETE_SCHEDULE,
         CommandType.RETRY_WORKFLOW,
+        CommandType.REMOVE_WORKFLOW,
         CommandType.RERUN_WORKFLOW,
         CommandType.RESTART_WORKFLOW,
         CommandType.PAUSE_SCHEDULE,
