@@ -93,8 +93,11 @@ def run_again(draft: Draft, targets: Mapping[str, Repeat], code: ReasonCode, *, 
     for name in sorted(begin, key=lambda name: execution.tasks[name].seq):
         if draft.workflow.status.is_terminal:
             return
-        draft.replace_row(execution.tasks[name], is_retried=is_retry)
-        _begin(draft, execution.tasks[name], targets[name], code)
+        row, repeat = execution.tasks[name], targets[name]
+        draft.replace_row(row, is_retried=is_retry)
+        if repeat.definition is None:  # what it had brought to run by, it brings anew
+            draft.execution = dynamic.without(draft.execution, [row])
+        _begin(draft, row, repeat, code)
     for name in targets:
         if name in plan.loops and not draft.workflow.status.is_terminal:
             _ask_again(draft, name)

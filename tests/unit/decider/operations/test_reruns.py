@@ -9,6 +9,7 @@ import pytest
 
 from broker_engine.decider.definition_tree import from_snapshot
 from broker_engine.model.commands import RerunWorkflow, RestartWorkflow
+from broker_engine.model.definitions import TaskDef
 from broker_engine.model.status import WorkflowStatus
 from tests.builders import Definitions
 from tests.support.trees import Tree, each, fork, operator, simple, switch
@@ -92,6 +93,40 @@ def test_a_loop_runs_again_from_its_first_round() -> None:
     assert tree.waiting == ["a__1"], "the failed task inside it goes with the loop"
     assert tree.row("a__1").task_id != first
     assert tree.done("a__1").done("a__2").workflow.status == "COMPLETED"
+
+
+def dynamic(name: str) -> dict[str, Any]:
+    given = {"type": "${workflow.input.type}"}
+    return operator("DYNAMIC", name, dynamicTaskNameParam="type", inputParameters=given)
+
+
+def test_a_dynamic_task_turns_out_anew() -> None:
+    tree = Tree(dynamic("d"), simple("last"))
+    kinds = [TaskDef(name=kind, document={"name": kind}) for kind in ("encode", "decode")]
+    tree.definitions = Definitions.of(tree.definition, *kinds)
+    tree.begin(type="encode").done("d").done("last")
+
+    rerun(tree, "d", workflow_input=b'{"type":"decode"}')
+
+    assert tree.row("d").task_type == "decode"
+    assert tree.restored() == tree.execution
+    assert tree.done("d").done("last").workflow.status == "COMPLETED"
+
+
+def test_a_dynamic_fork_forks_anew() -> None:
+    inputs = "${workflow.input.inputs}"
+    fork_dynamic = operator(
+        "FORK_JOIN_DYNAMIC", "f", inputParameters={"forkTaskName": "work", "forkTaskInputs": inputs}
+    )
+    tree = Tree(fork_dynamic, operator("JOIN", "j"), simple("last")).begin(inputs=[{}, {}, {}])
+    while tree.workflow.status == "RUNNING":
+        tree.done(tree.waiting[0])
+
+    rerun(tree, "f", workflow_input=b'{"inputs":[{}]}')
+
+    assert len(tree.waiting) == 1
+    assert tree.restored() == tree.execution
+    assert tree.done(tree.waiting[0]).done("last").workflow.status == "COMPLETED"
 
 
 def test_a_switch_chooses_again() -> None:
