@@ -15,25 +15,6 @@ def skip(tree: Tree, reference: str, **fields: Any) -> Tree:
     return tree.operate(SkipTask, reference=reference, **fields)
 
 
-def test_row_38_a_task_that_has_not_begun_is_jumped_over_when_it_is_reached() -> None:
-    tree = Tree(simple("a"), simple("b"), simple("c", inputParameters={"n": "${b.output.n}"})).begin()
-
-    assert skip(tree, "b", output=b'{"n":5}').answered[0] == 200
-    tree.done("a")
-
-    assert tree.statuses == {"a": "COMPLETED", "b": "SKIPPED", "c": "SCHEDULED"}
-    assert tree.input("c") == {"n": 5}
-    assert tree.done("c").workflow.status == "COMPLETED"
-
-
-def test_row_38_a_task_that_is_there_is_a_conflict() -> None:
-    tree = Tree(simple("a")).begin()
-
-    status, message = skip(tree, "a").answered
-
-    assert (status, message) == (409, "task a is SCHEDULED: only one that has not begun can be skipped")
-
-
 def test_a_join_counts_a_skipped_task_once() -> None:
     tree = Tree(*fork("f", [simple("a"), simple("s")], [simple("b")]), simple("last")).begin()
     skip(tree, "s").done("a")

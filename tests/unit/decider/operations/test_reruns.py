@@ -7,10 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from broker_engine.decider.definition_tree import from_snapshot
 from broker_engine.model.commands import RerunWorkflow, RestartWorkflow
 from broker_engine.model.definitions import TaskDef
-from broker_engine.model.status import WorkflowStatus
 from tests.builders import Definitions
 from tests.support.trees import Tree, each, fork, operator, simple, switch
 
@@ -21,45 +19,6 @@ def rerun(tree: Tree, reference: str, **fields: Any) -> Tree:
 
 def live(tree: Tree) -> list[str]:
     return [task.reference for task in tree.execution_now.live_tasks()]
-
-
-def test_row_34_a_task_runs_again_with_another_input_and_what_followed_it_is_gone() -> None:
-    tree = Tree(simple("a"), simple("b", inputParameters={"n": "${a.output.n}"}), simple("c")).begin()
-    tree.done("a", {"n": 1}).done("b", {"n": 2}).done("c")
-    first = tree.row("b")
-
-    rerun(tree, "b", task_input=b'{"n":99}')
-
-    again = tree.row("b")
-    assert (tree.workflow.status, live(tree), tree.input("b")) == ("RUNNING", ["b"], {"n": 99})
-    assert (again.retried_task_id, again.output, again.run) == (first.task_id, None, 1)
-    assert "c" not in tree.execution_now.tasks
-    assert tree.done("b", {"n": 3}).done("c").workflow.status == "COMPLETED"
-    assert tree.row("c").run == 1
-
-
-def test_row_34_a_running_workflow_is_a_conflict_and_an_unknown_task_bad_input() -> None:
-    tree = Tree(simple("a")).begin()
-    assert rerun(tree, "a").answered[0] == 409
-    tree.done("a")
-
-    status, message = tree.operate(RerunWorkflow, task_id="nobody").answered
-
-    assert (status, "the id nobody" in message, tree.workflow.status) == (400, True, "COMPLETED")
-
-
-def test_row_35_other_branches_keep_what_they_did_and_the_join_counts_again() -> None:
-    tree = Tree(*fork("f", [simple("a1"), simple("a2")], [simple("b1"), simple("b2")]), simple("last")).begin()
-    tree.done("a1").done("a2", {"n": 1}).done("b1").done("b2", {"n": 2}).done("last")
-
-    rerun(tree, "b1")
-
-    assert live(tree) == ["b1", "f_join"]
-    assert (tree.row("f_join").progress_done, tree.row("f_join").progress_total) == (1, 2)
-    assert tree.row("a2").run == 0
-    tree.done("b1").done("b2", {"n": 3})
-    assert tree.output("f_join") == {"a2": {"n": 1}, "b2": {"n": 3}}
-    assert tree.done("last").workflow.status == "COMPLETED"
 
 
 def test_a_fork_runs_again_with_all_its_branches() -> None:
@@ -196,26 +155,6 @@ def test_a_restart_begins_anew_with_the_same_input_and_fresh_variables() -> None
     assert (tree.workflow.status, tree.workflow.run, tree.workflow.input) == ("RUNNING", 1, b'{"n":7}')
     assert tree.row("a").task_id != old
     assert tree.done("a").workflow.status == "COMPLETED"
-
-
-def test_row_36_it_runs_by_its_own_definition_or_by_the_newest() -> None:
-    tree = Tree(simple("a")).begin().fails("a")
-    newer = from_snapshot({"name": "tree", "version": 2, "tasks": [simple("b")]})
-    tree.definitions = Definitions.of(tree.definition, newer)
-
-    restart(tree)
-    assert live(tree) == ["a"]
-    tree.fails("a")
-    tree.operate(RestartWorkflow, use_latest=True)
-
-    assert (live(tree), tree.workflow.version) == (["b"], 2)
-
-
-def test_row_36_a_workflow_that_is_not_restartable_and_has_completed_is_a_conflict() -> None:
-    tree = Tree(simple("a"), restartable=False).begin().done("a")
-
-    assert restart(tree).answered[0] == 409
-    assert tree.workflow.status == WorkflowStatus.COMPLETED
 
 
 def test_a_restart_after_a_rerun_forgets_both_runs() -> None:

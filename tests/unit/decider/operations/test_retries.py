@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-import pytest
 
 from broker_engine.model.commands import ChildRunsAgain, Parent, RetryWorkflow, SubWorkflowEnded
 from broker_engine.model.decision import Send
@@ -36,48 +35,6 @@ def test_the_failed_task_runs_again_with_a_new_id_and_the_workflow_goes_on_behin
     assert (tree.row("a").run, tree.row("a").output) == (0, b'{"n":1}'), "what was done is untouched"
     assert tree.done("b").done("c").workflow.status == "COMPLETED"
     assert tree.statuses == {"a": "COMPLETED", "b": "COMPLETED", "c": "COMPLETED"}
-
-
-def test_row_32_failed_and_cancelled_branches_run_again_and_the_join_counts_the_completed_one() -> None:
-    tree = Tree(*fork("f", [simple("a")], [simple("b")], [simple("c")]), simple("last")).begin()
-    tree.done("a", {"n": 1}).fails("b")
-    assert tree.statuses == {"f": "COMPLETED", "a": "COMPLETED", "b": "FAILED", "c": "CANCELED", "f_join": "FAILED"}
-
-    retry(tree)
-
-    assert live(tree) == ["b", "c", "f_join"]
-    assert (tree.row("f_join").progress_done, tree.row("f_join").progress_total) == (1, 3)
-    tree.done("b").done("c")
-    assert tree.output("f_join") == {"a": {"n": 1}, "b": {}, "c": {}}
-    assert tree.done("last").workflow.status == "COMPLETED"
-
-
-@pytest.mark.parametrize("ending", ["running", "completed"])
-def test_row_33_what_does_not_fit_is_a_conflict_with_a_remedy(ending: str) -> None:
-    tree = Tree(simple("a")).begin()
-    if ending == "completed":
-        tree.done("a")
-    before = tree.execution
-
-    status, message = retry(tree).answered
-
-    assert status == 409
-    assert ("terminate it first" if ending == "running" else "rerun it from a task, or restart it") in message
-    assert tree.workflow.status == (WorkflowStatus.RUNNING if before is None or ending == "running" else "COMPLETED")
-
-
-def test_row_33_a_workflow_that_timed_out_runs_again_with_a_new_clock() -> None:
-    tree = Tree(simple("a"), timeoutSeconds=100, timeoutPolicy="TIME_OUT_WF").begin()
-    tree.later(101_000).deadline()
-    assert tree.workflow.status == "TIMED_OUT"
-
-    retry(tree)
-
-    assert live(tree) == ["a"]
-    tree.later(99_000).deadline()
-    assert tree.workflow.status == "RUNNING"
-    tree.later(2_000).deadline()
-    assert tree.workflow.status == "TIMED_OUT"
 
 
 def test_a_task_has_all_of_its_retries_again() -> None:
