@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from broker_engine.cli import exits, operations, output, requests, shapes
+from broker_engine.cli import drawing, exits, operations, output, requests, shapes
 from broker_engine.cli.definitions import read_definitions, store_all
 from broker_engine.cli.follow import follow
 from broker_engine.cli.session import Session, command, parse_object, read_text
@@ -273,6 +273,7 @@ def push_message(
 
 requests.add_to_workflows(app)
 operations.add_to_workflows(app)
+drawing.add_to_workflows(app)
 
 
 # --- how a workflow looks

@@ -71,7 +71,9 @@ def test_the_commands_do_what_they_say(engine: Cli) -> None:
 def test_the_tree_can_be_registered(engine: Cli) -> None:
     (engine.folder / "orders.json").write_text(blocks("json")[2])
 
+    assert engine("workflow", "validate", "orders.json").out.strip() == "orders: valid"
     assert engine("workflow", "create", "orders.json").code == 0
+    assert engine("workflow", "diagram", "orders").out == engine("workflow", "diagram", "orders.json").out
     assert "orders" in engine("workflow", "definitions", "--json").out
 
 
