@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from broker_engine.gateway.snapshots import Snapshot
 from broker_engine.model.limits import DEFAULT_DOMAIN
 from broker_engine.model.state import Step, TaskState, WorkflowState
 from broker_engine.model.status import Phase
@@ -32,7 +33,7 @@ def workflow_document(
     state: WorkflowState, tasks: Sequence[TaskState] | None = None, definition: bytes | None = None
 ) -> Document:
     """A Workflow; ``tasks`` None leaves them out."""
-    parsed = _parsed_definition(definition)
+    snapshot = Snapshot(definition, tasks or ())
     document: Document = {
         "workflowId": state.workflow_id,
         "workflowName": state.name,
@@ -54,7 +55,7 @@ def workflow_document(
         "failedReferenceTaskNames": [state.failed_reference] if state.failed_reference else [],
         "taskToDomain": _json(state.task_to_domain),
         "idempotencyKey": state.idempotency_key,
-        "workflowDefinition": parsed,
+        "workflowDefinition": snapshot.document,
         "run": state.run,
         "compensationWorkflowId": state.compensated_by,
         "reasonCode": state.reason_code,
@@ -65,8 +66,7 @@ def workflow_document(
         "quarantine": state.quarantine,
     }
     if tasks is not None:
-        steps = _steps_by_reference(parsed)
-        document["tasks"] = [task_document(task, state, steps.get(task.reference)) for task in tasks]
+        document["tasks"] = [task_document(task, state, snapshot.step_of(task)) for task in tasks]
     return _without_nulls(document)
 
 
@@ -238,9 +238,11 @@ def status_document(state: WorkflowState, *, with_output: bool, with_variables: 
     )
 
 
-def run_document(state: WorkflowState, tasks: Sequence[TaskState], request_id: str | None) -> Document:
+def run_document(
+    state: WorkflowState, tasks: Sequence[TaskState], definition: bytes | None, request_id: str | None
+) -> Document:
     """A WorkflowRun, the answer of `execute`."""
-    document = workflow_document(state, tasks)
+    document = workflow_document(state, tasks, definition)
     names = ("correlationId", "createTime", "createdBy", "input", "output", "priority", "status", "tasks", "updateTime")
     run = {name: document[name] for name in (*names, "variables", "workflowId") if name in document}
     ended = state.status.is_terminal
@@ -255,25 +257,6 @@ def bulk_document(done: Iterable[Any], failed: Mapping[str, str]) -> Document:
         "bulkErrorResults": dict(failed),
         "message": f"{len(listed)} done, {len(failed)} failed",
     }
-
-
-def _parsed_definition(definition: bytes | None) -> Document | None:
-    if definition is None:
-        return None
-    parsed: Document = orjson.loads(definition)
-    return {name: value for name, value in parsed.items() if value is not None}
-
-
-def _steps_by_reference(definition: Document | None) -> dict[str, Document]:
-    listed = (definition or {}).get("tasks") or []
-    return {
-        step["taskReferenceName"]: step for step in listed if isinstance(step, dict) and "taskReferenceName" in step
-    }
-
-
-def step_of(definition: bytes | None, reference: str) -> Document | None:
-    """The WorkflowTask of a reference in a snapshot."""
-    return _steps_by_reference(_parsed_definition(definition)).get(reference)
 
 
 def _callback_seconds(task: TaskState) -> int:

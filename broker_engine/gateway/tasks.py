@@ -20,7 +20,6 @@ from broker_engine.gateway.bodies import TaskResult
 from broker_engine.gateway.documents import (
     domain_shown,
     polled_document,
-    step_of,
     task_document,
     task_summary_document,
     workflow_document,
@@ -28,6 +27,7 @@ from broker_engine.gateway.documents import (
 from broker_engine.gateway.hub import Hub, json_bytes
 from broker_engine.gateway.polling import Attempt
 from broker_engine.gateway.read_model import tasks
+from broker_engine.gateway.snapshots import Snapshot
 from broker_engine.model.commands import ExtendLease, TaskProgressed, TaskReported
 from broker_engine.model.limits import DEFAULT_DOMAIN, MAX_PAYLOAD_BYTES
 from broker_engine.model.state import TaskState
@@ -361,7 +361,8 @@ def task(engine: Engine, task_id: str) -> Response:
     found = engine.model.task(task_id)
     state = engine.workflow(found.workflow_id)
     definition = engine.definition_of(state)
-    return json_answer(task_document(found, state, step_of(definition, found.reference)))
+    step = Snapshot(definition).step_of(found) or Snapshot(definition, engine.model.tasks_of(state)).step_of(found)
+    return json_answer(task_document(found, state, step))
 
 
 @router.post("/{task_id}/log")

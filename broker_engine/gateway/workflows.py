@@ -26,6 +26,7 @@ from broker_engine.gateway.documents import (
 )
 from broker_engine.gateway.hub import Hub
 from broker_engine.gateway.read_model import workflows
+from broker_engine.gateway.snapshots import Snapshot
 from broker_engine.model.commands import PauseWorkflow, PushMessage, ResetCallbacks, ResumeWorkflow, TerminateWorkflow
 from broker_engine.model.state import TaskState, WorkflowState
 from broker_engine.model.status import TaskStatus, WorkflowStatus
@@ -85,7 +86,7 @@ async def execute(
     workflow_id = await asyncio.to_thread(_start, engine, chosen)
     references = frozenset((waitUntilTaskRef or "").split(",")) - {"", "None"}
     state, found = await _wait(engine, workflow_id, references, waitForSeconds)
-    return json_answer(run_document(state, found, requestId))
+    return json_answer(run_document(state, found, engine.definition_of(state), requestId))
 
 
 def _start(engine: Hub, request: StartRequest) -> str:
@@ -306,7 +307,8 @@ def tasks_of(
     """A page of the attempts of a workflow, of these statuses."""
     state, found = _look(engine, workflow_id)
     listed = [task for task in found if not status or task.status in status]
-    shown = [task_document(task, state) for task in listed[start : start + count]]
+    snapshot = Snapshot(engine.definition_of(state), found)
+    shown = [task_document(task, state, snapshot.step_of(task)) for task in listed[start : start + count]]
     return json_answer({"totalHits": len(listed), "results": shown})
 
 
@@ -329,7 +331,9 @@ async def _events(engine: Hub, workflow_id: str, request: Request) -> AsyncItera
             except NotFound:
                 yield b"event: removed\ndata: {}\n\n"
                 return
-            data = orjson.dumps(workflow_document(state, found))
+            shown = workflow_document(state, found, engine.definition_of(state))
+            shown.pop("workflowDefinition", None)  # the same every time
+            data = orjson.dumps(shown)
             if data != last:
                 last = data
                 yield b"event: workflow\ndata: " + data + b"\n\n"

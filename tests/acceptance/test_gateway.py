@@ -259,6 +259,27 @@ def test_a_stream_tells_every_change_until_the_end(http: httpx.Client) -> None:
     assert "PAUSED" in told
 
 
+def test_a_task_inside_operators_is_shown_with_its_definition_wherever_it_is_asked_for(http: httpx.Client) -> None:
+    work = {"name": "gw_inner", "ownerEmail": "a@b.c", "retryCount": 0, "responseTimeoutSeconds": 17}
+    ok(http.post("/metadata/taskdefs", json=[work]))
+    inner = {"name": "gw_inner", "taskReferenceName": "inner"}
+    loop = {"name": "l", "taskReferenceName": "l", "type": "DO_WHILE", "items": [1], "loopOver": [inner]}
+    ok(http.post("/metadata/workflow", json={"name": "gw_tree", "tasks": [loop]}))
+    workflow_id = start(http, "gw_tree")
+
+    whole = ok(http.get(f"/workflow/{workflow_id}")).json()["tasks"]
+    task_id = next(task["taskId"] for task in whole if task["referenceTaskName"] == "inner__1")
+    paged = ok(http.get(f"/workflow/{workflow_id}/tasks")).json()["results"]
+    with http.stream("GET", f"/workflow/{workflow_id}/stream") as stream:
+        first = next(line for line in stream.iter_lines() if line.startswith("data:"))
+    streamed = json.loads(first[5:])["tasks"]
+    single = ok(http.get(f"/tasks/{task_id}")).json()
+
+    for task in (single, *(t for listed in (whole, paged, streamed) for t in listed if t["taskId"] == task_id)):
+        assert task["taskDefinition"]["responseTimeoutSeconds"] == task["responseTimeoutSeconds"] == 17
+    ok(http.delete(f"/workflow/{workflow_id}"))
+
+
 # --- workers
 
 
